@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::questions::Question;
-use super::visible::compact;
+use super::visible_text::compact;
 
 /// The field of the tools that execute a command.
 const COMMAND: &str = "command";

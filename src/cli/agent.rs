@@ -15,7 +15,7 @@ use bloom_commands::CommandError;
 use bloom_commands::DEFAULT_SERVER;
 use bloom_commands::number::within;
 use bloom_config::{self as config, LogFormat, LogSettings};
-use bloom_core::mask::masked_url;
+use bloom_core::masked_urls::masked_url;
 use bloom_core::project::is_project_name;
 use bloom_telemetry::{Log, Traces};
 use bloom_worker::git::GitSettings;

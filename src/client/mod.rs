@@ -36,7 +36,7 @@ pub use tls::{Files, IdentityFiles, Tls};
 pub use transfer::Digesting;
 
 use bloom_core::Ms;
-use bloom_core::mask::masked_url;
+use bloom_core::masked_urls::masked_url;
 use bloom_core::trace_context::TraceContext;
 use bloom_outbound::{self as outbound, cause};
 use key::Key;

@@ -4,8 +4,8 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::columns;
-use super::connect::Server;
 use super::records::{self, Limit};
+use super::server_calls::Server;
 use super::show::{self, Form, Shown};
 use crate::CommandError;
 use bloom_client::part;

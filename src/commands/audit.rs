@@ -10,9 +10,9 @@ use serde_json::Value;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::connect::{Server, read};
 use super::records::{self, Limit, MAX_ROWS};
 use super::retry::Retry;
+use super::server_calls::{Server, read};
 use super::show::{Feed, Form, Shown};
 use super::{columns, ids, shell_completion, term, when};
 use crate::CommandError;

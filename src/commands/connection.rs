@@ -9,10 +9,10 @@ use clap::Args;
 use clap_complete::ArgValueCandidates;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::connect::{Server, failed};
 use super::context_file::{self, Contexts};
 use super::dev_key::{self, InUse};
 use super::key_file::one_key;
+use super::server_calls::{Server, failed};
 use super::term;
 use crate::CommandError;
 use bloom_client::Tls;

@@ -8,9 +8,9 @@ use clap_complete::ArgValueCandidates;
 use reqwest::Method;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::connect::failed;
 use super::connection::DEFAULT_SERVER;
 use super::context_file::{Contexts, ServerContext, names, path};
+use super::server_calls::failed;
 use super::show::{self, Form, Shown};
 use super::{columns, term};
 use crate::CommandError;

@@ -7,8 +7,8 @@ use clap::builder::NonEmptyStringValueParser;
 use clap_complete::ArgValueCandidates;
 use serde_json::{Value, json};
 
-use super::connect::{Server, failed};
 use super::records::Limit;
+use super::server_calls::{Server, failed};
 use super::show::{self, Form, Shown};
 use super::{columns, describe, ids, shell_completion};
 use crate::CommandError;

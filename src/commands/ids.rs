@@ -4,7 +4,7 @@
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::connect::{Server, failed};
+use super::server_calls::{Server, failed};
 use crate::CommandError;
 use bloom_api::ids::{IdPart, MIN_DIGITS};
 use bloom_client::{Error, part as percent_encoded};

@@ -7,15 +7,15 @@ use clap::{ArgGroup, Args, Subcommand};
 use serde_json::Value;
 
 use super::confirm::confirm;
-use super::connect::{Server, read};
 use super::key_file::NewKeyFile;
 use super::number::within;
+use super::server_calls::{Server, read};
 use super::show::{self, Form, Shown};
 use super::{columns, term, when};
 use crate::CommandError;
 use bloom_api::keys::{CreatedKey, EnrolledName, KeyName, KeyRotation, NewEnrollment, NewKey, NewQuota};
+use bloom_api::time_text::seconds_until;
 use bloom_api::values::{Int, ShortName};
-use bloom_api::when::seconds_until;
 use bloom_client::part;
 use bloom_config as config;
 use bloom_core::api_key::{MAX_QUOTA_BYTES, MAX_QUOTA_TASKS, Quota, Scope};

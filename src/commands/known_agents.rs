@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::connect::Server;
+use super::server_calls::Server;
 use super::{show, term};
 use bloom_api::queues::Queue;
 use bloom_client::Error;

@@ -13,7 +13,7 @@ use tokio::process::Command;
 use url::Url;
 use uuid::Uuid;
 
-use super::connect::Server;
+use super::server_calls::Server;
 use super::{project, show, term};
 use crate::CommandError;
 use bloom_api::projects::Project;
@@ -217,7 +217,7 @@ impl LocalRepository {
             (Err(error), None) if error.status() == Some(403) => {
                 return Err(CommandError::usage("this key may not list projects: name the one of this repository, too (--project NAME)"));
             }
-            (Err(error), _) => return Err(super::connect::failed(error)),
+            (Err(error), _) => return Err(super::server_calls::failed(error)),
         };
         let projects: Vec<Project<'_>> = show::read_all(&rows)?;
         let is_meant = |project: &&Project<'_>| named.is_none_or(|named| project.name == named || project.id.to_string() == named);

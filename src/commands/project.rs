@@ -10,8 +10,8 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::confirm::confirm;
-use super::connect::{Server, read};
 use super::records::{self, Limit};
+use super::server_calls::{Server, read};
 use super::show::{self, Form, Shown};
 use super::{columns, term};
 use crate::CommandError;
@@ -22,7 +22,7 @@ use bloom_api::repository::RepoUrl;
 use bloom_api::values::{ShortName, Text};
 use bloom_client::part;
 use bloom_core::command::UNKNOWN_PROJECT;
-use bloom_core::mask::masked_url;
+use bloom_core::masked_urls::masked_url;
 use bloom_core::project::{MAX_PROJECTS, is_project_name};
 use bloom_core::similar::did_you_mean;
 
@@ -323,7 +323,7 @@ async fn id_of(server: &Server, name: &str) -> Result<String, CommandError> {
 
 /// All projects, and the one of this name.
 async fn named(server: &Server, name: &str) -> Result<(Vec<Project<'static>>, Option<Value>), CommandError> {
-    let (rows, _) = server.list("api/runtime/projects", &[], MAX_SEARCHED).await.map_err(super::connect::failed)?;
+    let (rows, _) = server.list("api/runtime/projects", &[], MAX_SEARCHED).await.map_err(super::server_calls::failed)?;
     Ok((show::read_all(&rows)?, rows.into_iter().find(|project| project["name"] == name)))
 }
 

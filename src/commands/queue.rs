@@ -4,9 +4,9 @@ use clap::{Arg, ArgGroup, Subcommand};
 use clap_complete::ArgValueCandidates;
 use serde_json::json;
 
-use super::connect::Server;
 use super::known_agents::{queues, tell_if_unknown};
 use super::records::{self, Limit};
+use super::server_calls::Server;
 use super::show::{self, Form, Shown};
 use super::{columns, shell_completion, term};
 use crate::CommandError;

@@ -6,8 +6,8 @@ use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::connect::{Server, failed};
 use super::number::within;
+use super::server_calls::{Server, failed};
 use super::show::{self, Form, Kind, Shown};
 use super::{columns, ids, shell_completion, term};
 use crate::CommandError;

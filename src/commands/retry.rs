@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::connect::{failed, retry_after};
+use super::server_calls::{failed, retry_after};
 use super::term;
 use super::when::span_text;
 use crate::CommandError;

@@ -5,9 +5,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::connect::read;
-pub(crate) use super::form::Form;
-use super::form::FormParser;
+pub(crate) use super::output_format::Form;
+use super::output_format::FormParser;
+use super::server_calls::read;
 pub(crate) use super::table::Kind;
 use super::table::{Layout, Table};
 use super::{term, when};

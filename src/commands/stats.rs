@@ -7,8 +7,8 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use super::columns;
-use super::connect::{Server, read};
 use super::retry::Retry;
+use super::server_calls::{Server, read};
 use super::show::{self, Form, Shown};
 use super::term;
 use super::when;

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::connect::read;
+use super::server_calls::read;
 use super::{term, when};
 use crate::CommandError;
 use bloom_core::Ms;

@@ -7,7 +7,7 @@ use anstream::{AutoStream, ColorChoice};
 use rustix::fs::{Stat, fstat};
 
 use crate::CommandError;
-pub use bloom_api::visible::escaped as safe;
+pub use bloom_api::visible_text::escaped as safe;
 
 /// As [`safe`], in one line.
 pub fn line(text: &str) -> String {

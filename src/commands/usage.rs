@@ -4,8 +4,8 @@ use clap::Args;
 use clap::builder::{NonEmptyStringValueParser, TypedValueParser as _};
 use clap_complete::ArgValueCandidates;
 
-use super::connect::{Server, failed};
 use super::records::MAX_ROWS;
+use super::server_calls::{Server, failed};
 use super::show::{self, Form, Shown};
 use super::task::label;
 use super::{columns, key, project, shell_completion, term, when};

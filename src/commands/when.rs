@@ -1,6 +1,6 @@
 //! Times that are given and shown as "ago" or "from now", by the clock of this machine.
 
-pub(crate) use bloom_api::when::{duration, limit_text, span_text, time_text, too_early};
+pub(crate) use bloom_api::time_text::{duration, limit_text, span_text, time_text, too_early};
 pub(crate) use bloom_client::now_ms as now;
 use bloom_core::Ms;
 
@@ -11,7 +11,7 @@ use crate::CommandError;
 /// # Errors
 /// The text is neither; the error says what is expected.
 pub(crate) fn past(text: &str) -> Result<Ms, String> {
-    bloom_api::when::past(text, now())
+    bloom_api::time_text::past(text, now())
 }
 
 /// Parses a time in the future: how long from now, with or without a plus, `tomorrow`, or an absolute time.
@@ -19,7 +19,7 @@ pub(crate) fn past(text: &str) -> Result<Ms, String> {
 /// # Errors
 /// The text is neither; the error says what is expected.
 pub(crate) fn future(text: &str) -> Result<Ms, String> {
-    bloom_api::when::future(text, now())
+    bloom_api::time_text::future(text, now())
 }
 
 /// # Errors

@@ -9,9 +9,9 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use super::confirm::confirm;
-use super::connect::Server;
 use super::interrupt::or_interrupted;
 use super::records::{self, Limit};
+use super::server_calls::Server;
 use super::show::{self, Form, Shown};
 use super::{columns, describe, shell_completion, term};
 use crate::CommandError;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use url::{Host, ParseError, Url};
 
-use bloom_core::mask::masked_url;
+use bloom_core::masked_urls::masked_url;
 use bloom_core::similar::similar;
 
 const ESCAPES: &str = "characters such as @ : / ? # in user or password must be percent-encoded (@ is %40, # is %23)";

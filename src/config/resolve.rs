@@ -14,7 +14,7 @@ use super::serve::{Serve, is_loopback};
 use super::setting::{Reader, Setting};
 use super::settings::{self as s, ControlPlane, Data, Keys, Kubernetes, Limits, Logs, Network, TraceVariables, Work};
 use super::sources::{Environment, Found, Origin, Sources};
-use bloom_core::mask::masked_query;
+use bloom_core::masked_urls::masked_query;
 use bloom_telemetry::LogSettings;
 use bloom_telemetry::traces::{self, TraceSettings};
 use bloom_tls::{Fault, Files, Part};

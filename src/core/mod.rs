@@ -19,7 +19,7 @@ pub mod event;
 pub mod file;
 pub mod ids;
 pub mod limits;
-pub mod mask;
+pub mod masked_urls;
 pub mod namespace;
 pub mod op;
 mod operation;

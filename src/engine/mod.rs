@@ -42,7 +42,7 @@ mod spans;
 mod specs;
 #[cfg(test)]
 mod tests;
-mod waiting;
+mod waiting_reasons;
 mod wakeups;
 mod writer;
 mod writers;
@@ -71,7 +71,7 @@ pub use random::Random;
 pub use reconcilers::{Progress, Reconciler, Reconcilers};
 pub use replica::{AgentTasks, Directives, Replica, Stats};
 pub use specs::Specs;
-pub use waiting::WaitingState;
+pub use waiting_reasons::WaitingState;
 pub use wakeups::{OpenWakeup, Wakeups};
 pub use writers::Writers;
 

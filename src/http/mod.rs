@@ -47,7 +47,7 @@ use identity::key_ring::KeyRing;
 use identity::policy::BodyLimit;
 use limits::body_memory::{Budget, Room};
 use limits::rate::Limiter;
-use limits::waiting::StreamLimits;
+use limits::waiting_requests::StreamLimits;
 use messages::error::Error;
 use messages::request_body::Limit;
 use routes::live::hub::Hub;

@@ -25,7 +25,7 @@ use tower::ServiceExt;
 
 use crate::identity::clients::{Peer, Security, network, trusts};
 use crate::identity::handshake::{Begun, Stream, begin};
-use crate::limits::shares::Shares;
+use crate::limits::client_shares::Shares;
 use crate::messages::error::Error;
 use crate::pages::Pages;
 use crate::{AppState, Settings, router};

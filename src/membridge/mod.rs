@@ -16,7 +16,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use bloom_core::Ms;
 use bloom_core::command::WorkerChange;
-use bloom_core::mask::masked_url;
+use bloom_core::masked_urls::masked_url;
 pub use bloom_outbound::Reply;
 use bloom_store::wall_clock;
 use client::Client;

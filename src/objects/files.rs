@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::client::PART;
-use super::held::Held;
+use super::stuck_files::Held;
 use super::{Failure, Objects, unreadable};
 
 /// Files of one page.

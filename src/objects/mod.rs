@@ -7,12 +7,12 @@
 #![warn(missing_docs, unreachable_pub)]
 
 mod audit;
+mod bucket_owner;
 mod client;
 mod files;
-mod held;
 mod orphans;
-mod owner;
 mod reconcile;
+mod stuck_files;
 
 use bloom_engine::Error;
 

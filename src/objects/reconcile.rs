@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::held::Held;
+use super::stuck_files::Held;
 use super::{Failure, Objects, audit, files, orphans, unreadable};
 
 const EVERY_MS: Ms = 2_000;

@@ -10,9 +10,9 @@ mod api;
 mod connection;
 pub mod crds;
 mod difference;
-mod elector;
 mod events;
 mod health;
+mod leader_election;
 mod object;
 mod pools;
 mod status;
@@ -35,8 +35,8 @@ use tokio::time::sleep;
 
 use api::Writes;
 use connection::connect;
-use elector::Elector;
 pub use health::Health;
+use leader_election::Elector;
 
 /// How long to wait before the next try to reach the cluster.
 const RETRY_AFTER: Duration = Duration::from_secs(2);

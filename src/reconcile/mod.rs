@@ -7,10 +7,10 @@
 #![warn(missing_docs, unreachable_pub)]
 
 mod counts;
-mod expire;
-mod leader;
-mod liveness;
+mod expire_leases;
+mod leader_election;
 mod maintenance;
+mod offline_workers;
 mod quotas;
 mod report;
 mod service;
@@ -26,7 +26,7 @@ use bloom_core::Ms;
 use bloom_core::command::{Command, Op, Operation, Rejection, Requester};
 use bloom_engine::{Alarm, Engine, Error, Progress};
 
-pub use leader::Leadership;
+pub use leader_election::Leadership;
 
 /// The settings of the reconcilers.
 #[derive(Clone, Debug)]
@@ -57,11 +57,11 @@ const PAGE_ROWS: i64 = PAGE as i64;
 pub fn start(engine: &Engine, options: ReconcileOptions) -> ReconcileContext {
     let leadership = Leadership::default();
     let context = ReconcileContext { engine: engine.clone(), leadership: leadership.clone(), progress: Arc::default(), options };
-    engine.background.spawn(leader::keep(engine.clone(), leadership));
+    engine.background.spawn(leader_election::keep(engine.clone(), leadership));
     let steps = service::ClockSteps::default();
     engine.background.spawn(service::mark(engine.clone(), steps.clone()));
-    engine.background.spawn(expire::run(context.clone(), steps));
-    engine.background.spawn(liveness::run(context.clone()));
+    engine.background.spawn(expire_leases::run(context.clone(), steps));
+    engine.background.spawn(offline_workers::run(context.clone()));
     engine.background.spawn(timers::run(context.clone()));
     engine.background.spawn(wakeups::run(context.clone()));
     engine.background.spawn(maintenance::compact(context.clone()));
@@ -114,7 +114,7 @@ impl ReconcileContext {
 
     /// Records that a commit was refused because another replica leads. Returns the next run: none until this replica leads again.
     pub fn step_down(&self) -> Option<Ms> {
-        leader::change(&self.engine, &self.leadership, None);
+        leader_election::change(&self.engine, &self.leadership, None);
         None
     }
 

@@ -20,8 +20,8 @@ use crate::replicas::counts::{COUNTS, Parts};
 use crate::replicas::leader::{LEAD, MARK_SERVED, MARK_WRITERS, MARK_WRITERS_EVERY_MS, RESIGN};
 use crate::replicas::listener::NOTIFY;
 use crate::replicas::queue::{ACTIVE, CLOSED_QUEUES, DUE_LEASES, DUE_TASKS, LEASES_BEYOND_TTL, QUEUES, READY_AGENTS, SILENT_WORKERS};
-use crate::replicas::waiters::WAKEUPS;
-use crate::replicas::{feed, queue, waiters};
+use crate::replicas::wakeup_targets::WAKEUPS;
+use crate::replicas::{feed, queue, wakeup_targets};
 use crate::sql::args::Args;
 use crate::sql::dialect::Kind;
 use crate::sql::table::ReadRow;
@@ -136,7 +136,7 @@ impl Database for Store {
     }
 
     async fn waiters(&self, wakeup: &Wakeup, limit: i64) -> Result<Waiters> {
-        Ok(waiters::of(self.control(), wakeup, limit).await?)
+        Ok(wakeup_targets::of(self.control(), wakeup, limit).await?)
     }
 
     async fn lead(&self, holder: &str, ttl_ms: i64) -> Result<Option<i64>> {

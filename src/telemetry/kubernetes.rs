@@ -2,7 +2,7 @@
 
 use prometheus::{Error, IntCounterVec, IntGaugeVec};
 
-use super::families::Families;
+use super::metric_families::Families;
 
 /// The metrics of the Kubernetes operator.
 pub struct KubernetesMetrics {

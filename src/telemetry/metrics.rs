@@ -6,9 +6,9 @@ use parking_lot::Mutex;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{CounterVec, Error, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder};
 
-use super::families::{BATCH_COMMANDS, Bounded, FAST_SECONDS, Families, MAX_AGENTS, RUN_SECONDS, WAIT_SECONDS};
 use super::kubernetes::KubernetesMetrics;
 use super::line_queue;
+use super::metric_families::{BATCH_COMMANDS, Bounded, FAST_SECONDS, Families, MAX_AGENTS, RUN_SECONDS, WAIT_SECONDS};
 use super::objects::ObjectMetrics;
 use super::scrape::Scraped;
 use bloom_core::Ms;

@@ -2,19 +2,19 @@
 
 #![warn(missing_docs, unreachable_pub)]
 
-mod families;
 mod kubernetes;
 mod line_queue;
 mod logging;
+mod metric_families;
 mod metrics;
 mod objects;
 mod scrape;
 pub mod traces;
 
-pub use families::MAX_AGENTS;
 pub use kubernetes::KubernetesMetrics;
 pub use line_queue::{Flush, flush_log};
 pub use logging::{Log, LogFormat, LogSettings};
+pub use metric_families::MAX_AGENTS;
 pub use metrics::Metrics;
 pub use objects::ObjectMetrics;
 pub use scrape::{QueueDepth, Scraped};

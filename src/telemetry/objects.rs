@@ -2,7 +2,7 @@
 
 use prometheus::{Error, IntCounter, IntCounterVec, IntGaugeVec};
 
-use super::families::Families;
+use super::metric_families::Families;
 
 /// The metrics of the object store.
 pub struct ObjectMetrics {

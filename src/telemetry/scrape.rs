@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prometheus::{Error, GaugeVec, IntGauge, IntGaugeVec};
 
-use super::families::{Families, MAX_AGENTS, MAX_LABEL_BYTES, OTHER};
+use super::metric_families::{Families, MAX_AGENTS, MAX_LABEL_BYTES, OTHER};
 use bloom_core::Ms;
 use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
 use bloom_core::pause::PauseCause;

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, REFERRER_POLICY, VARY};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
-use bloom_api::visible::escaped;
+use bloom_api::visible_text::escaped;
 
 /// Nothing is loaded from elsewhere, no script or style stands in a page, no other site shows a page in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; \

@@ -15,7 +15,7 @@ use crate::tasks::cells::short_id;
 use crate::times::{beginning, shortened};
 use crate::visit::{Fields, Layout, Visit, joined};
 use bloom_api::answers::Audit;
-use bloom_api::when;
+use bloom_api::time_text;
 use bloom_api::words::Word;
 use bloom_core::Ms;
 use bloom_core::audit::{Action, EntityType, is_name_of_another_actor};
@@ -180,7 +180,7 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     };
     let (mut times, mut wrong) = (String::new(), Wrong::new());
     for (field, parameter) in [("since", "created_after"), ("until", "created_before")] {
-        match visit.query().get(field).map(|text| when::past(text.trim(), visit.layout.now)) {
+        match visit.query().get(field).map(|text| time_text::past(text.trim(), visit.layout.now)) {
             None => {}
             Some(Ok(at)) => times.push_str(&format!("&{parameter}={at}")),
             Some(Err(text)) => drop(wrong.insert(field.to_owned(), text)),

@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use url::form_urlencoded;
 
+use super::json_rows::Rows;
 use super::multipart::Upload;
 use super::refused::Refused;
-use super::rows::Rows;
 use super::visit::Visit;
 
 /// Where paths that do not begin with `/` are.

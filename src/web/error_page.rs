@@ -14,7 +14,7 @@ use http_body_util::{BodyExt as _, Limited};
 use url::{Url, form_urlencoded};
 
 use super::answer::page;
-use super::language::{At, NEXT};
+use super::language_links::{At, NEXT};
 use super::refused::Refused;
 use super::visit::Layout;
 

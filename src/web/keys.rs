@@ -14,11 +14,11 @@ use crate::files::size;
 use crate::lang::Lang;
 use crate::refused::{Refused, Wrong};
 use crate::spent;
-use crate::tasks::act::Confirm;
+use crate::tasks::buttons::Confirm;
 use crate::times::shortened;
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::keys::{CreatedKey, Key, KeyQuota, WhoAmI};
-use bloom_api::when;
+use bloom_api::time_text;
 use bloom_core::Ms;
 use bloom_core::api_key::Scope;
 
@@ -315,7 +315,7 @@ fn body(v: &Layout, fields: &Fields) -> Result<Value, Wrong> {
         body.extend(fields.get(name).map(|text| (name.to_owned(), json!(text.trim()))));
     }
     if let Some(text) = fields.get("expires_in") {
-        let seconds = when::seconds_until(text.trim(), v.now).map_err(|text| Wrong::from([("expires_in".to_owned(), text)]))?;
+        let seconds = time_text::seconds_until(text.trim(), v.now).map_err(|text| Wrong::from([("expires_in".to_owned(), text)]))?;
         body.insert("expires_in_sec".into(), json!(seconds));
     }
     if let Some(names) = fields.get("namespaces") {

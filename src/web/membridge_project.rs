@@ -17,7 +17,7 @@ use crate::files::size;
 use crate::lang::Lang;
 use crate::membridge::{BASE, CHARS, ask, moment, named, of_control_plane, rows, told, version, workers};
 use crate::refused::Refused;
-use crate::tasks::act::Confirm;
+use crate::tasks::buttons::Confirm;
 use crate::times::shortened;
 use crate::visit::{Layout, Posted, Visit};
 use bloom_api::projects::Project;

@@ -18,9 +18,11 @@ mod error_page;
 mod files;
 mod html;
 mod json;
+mod json_rows;
 mod keys;
+mod labels;
 mod lang;
-mod language;
+mod language_links;
 mod live;
 mod markdown;
 mod membridge;
@@ -28,14 +30,13 @@ mod membridge_project;
 mod menu;
 mod multipart;
 mod overview;
-mod own;
+mod own_overview;
 mod projects;
 mod queues;
 mod reconcilers;
 mod records;
 mod refused;
-mod rendered;
-mod rows;
+mod render_cache;
 mod sign_in;
 mod spent;
 mod tasks;
@@ -44,7 +45,6 @@ mod texts;
 mod times;
 mod usage;
 mod visit;
-mod words;
 mod workers;
 
 use axum::middleware::{from_fn_with_state, map_response_with_state};
@@ -54,9 +54,9 @@ use bloom_http::{AppState, Pages};
 
 /// All pages. What browsers keep open is rendered once for all of them.
 pub fn pages() -> Pages {
-    let recent = rendered::Recent::new();
+    let recent = render_cache::Recent::new();
     let shared = |show: MethodRouter<AppState>| match &recent {
-        Some(recent) => show.layer(from_fn_with_state(recent.clone(), rendered::once)),
+        Some(recent) => show.layer(from_fn_with_state(recent.clone(), render_cache::once)),
         None => show,
     };
     Pages::new(|router, root| {
@@ -66,7 +66,7 @@ pub fn pages() -> Pages {
     .form("/sign-in", get(sign_in::form).post(sign_in::send))
     .form("/sign-out", post(sign_in::out))
     .file("/assets/{file}", get(assets::file))
-    .look("/language/{tag}", get(language::choose))
+    .look("/language/{tag}", get(language_links::choose))
     .look("/", shared(get(overview::show)))
     .stream("/live", get(live::stream))
     .look("/tasks", shared(get(tasks::list::list)))
@@ -77,11 +77,11 @@ pub fn pages() -> Pages {
     .look("/tasks/{id}/events/{number}", get(tasks::show::event))
     .look("/tasks/{id}/prompt", get(tasks::show::prompt))
     .look("/tasks/{id}/output", get(tasks::show::output))
-    .creation("/tasks/{id}/reply", post(tasks::reply::send))
-    .form("/tasks/{id}/answer", post(tasks::answering::send))
+    .creation("/tasks/{id}/reply", post(tasks::reply_form::send))
+    .form("/tasks/{id}/answer", post(tasks::answer_form::send))
     .form("/tasks/{id}/requeue", post(tasks::requeue::send))
-    .look("/tasks/{id}/confirm-delete", get(tasks::act::confirm_delete))
-    .form("/tasks/{id}/{action}", post(tasks::act::act))
+    .look("/tasks/{id}/confirm-delete", get(tasks::buttons::confirm_delete))
+    .form("/tasks/{id}/{action}", post(tasks::buttons::act))
     .look("/contexts", shared(get(contexts::list)))
     .look("/contexts/{id}", shared(get(contexts::show)))
     .look("/contexts/{id}/confirm-reset", get(contexts::confirm_reset))

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::call::Listed;
 use crate::chart::{Chart, LEAST_BARS};
 use crate::lang::Lang;
-use crate::own::Own;
+use crate::own_overview::Own;
 use crate::refused::Refused;
 use crate::tasks::filter::Filter;
 use crate::tasks::list::{Row, newest};

@@ -16,7 +16,7 @@ use crate::call::path_part;
 use crate::lang::Lang;
 use crate::refused::Refused;
 use crate::spent;
-use crate::tasks::act::Confirm;
+use crate::tasks::buttons::Confirm;
 use crate::times::shortened;
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::projects::{NodeStatus, Project};

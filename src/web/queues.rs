@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::answer::see_other;
 use crate::call::{Listed, path_part};
 use crate::refused::{Refused, Wrong};
-use crate::tasks::act::Confirm;
+use crate::tasks::buttons::Confirm;
 use crate::times::shortened;
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::queues::Queue;

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use super::lang::Lang;
-use super::language::At;
+use super::language_links::At;
 use super::times::shortened;
 use bloom_api::error::{Cause, ErrorText};
 use bloom_api::invalid::Invalid;

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use super::answer::{own_page, see_other};
-use super::language::NEXT;
+use super::language_links::NEXT;
 use super::refused::Refused;
 use super::visit::{Fields, Layout, Posted, Visit, read_form_of_stranger};
 use bloom_core::api_key::Scope;

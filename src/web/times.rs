@@ -3,8 +3,8 @@
 use std::fmt;
 
 use askama::filters::HtmlSafe;
+use bloom_api::time_text::in_largest_unit;
 use bloom_api::usage::{Usage, in_ten_thousandths};
-use bloom_api::when::in_largest_unit;
 use bloom_core::{DAY_MS, Ms};
 use jiff::Timestamp;
 

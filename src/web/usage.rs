@@ -22,8 +22,8 @@ use bloom_api::csv;
 use bloom_api::keys::Key as ApiKey;
 use bloom_api::reports::UsageRow;
 use bloom_api::tasks::Task;
+use bloom_api::time_text;
 use bloom_api::usage::{USAGE_WORDS, usage_key};
-use bloom_api::when;
 use bloom_core::api_key::Scope;
 use bloom_core::usage::Usage;
 use bloom_core::{DAY_MS, Ms};
@@ -67,7 +67,7 @@ impl Asked {
         let mut query = form_urlencoded::Serializer::new(fields.query_of(&FILTERS));
         let mut times = [None, None];
         for (time, field, parameter) in [(0, "since", "from"), (1, "until", "to")] {
-            match fields.get(field).map(|text| when::past(text.trim(), v.now)) {
+            match fields.get(field).map(|text| time_text::past(text.trim(), v.now)) {
                 None => {}
                 Some(Ok(at)) => {
                     times[time] = Some(at);

@@ -13,7 +13,7 @@ use url::form_urlencoded;
 
 use super::answer::{page, see_other};
 use super::cookies::{Cookies, TokenStandIn, form_token, is_form_token, new_visitor};
-use super::language::{At, NEXT, place};
+use super::language_links::{At, NEXT, place};
 use super::multipart::{self, Upload, boundary};
 use super::refused::Refused;
 use super::times::Time;

@@ -17,7 +17,7 @@ pub mod profiles;
 mod push;
 mod run;
 mod sandbox;
-mod server;
+mod server_calls;
 mod supervisor;
 
 use std::collections::BTreeMap;
@@ -52,8 +52,8 @@ use profiles::Profiles;
 pub use push::push_server::PushServer;
 use run::verdict::Stop;
 use sandbox::hardening::Hardening;
-use server::held_lease::HeldLease;
-pub use server::renewal::RenewableFiles;
+use server_calls::held_lease::HeldLease;
+pub use server_calls::renewal::RenewableFiles;
 
 /// The time limit of the last calls at a stop, because the server may be unreachable.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
@@ -145,7 +145,7 @@ pub(crate) struct Agent {
     /// Notified when a lease must be renewed at once.
     renew_now: Notify,
     /// The runs whose events are to be sent.
-    events: server::events::Runs,
+    events: server_calls::events::Runs,
     /// Notified when a lease was renewed, has ended or was removed from `runs`.
     changed: Notify,
     draining: AtomicBool,
@@ -161,7 +161,7 @@ pub fn called_by_itself(word: &OsStr) -> Option<io::Result<()>> {
         Some(run::invocation::ECHO) => Some(run::echo::run()),
         Some(supervisor::control::SUPERVISOR) => Some(supervisor::run()),
         Some(sandbox::egress::HELPER) => Some(sandbox::egress::run_helper()),
-        Some(run::question::ASK_HUMAN) => Some(claude::permission_server::run()),
+        Some(run::question_files::ASK_HUMAN) => Some(claude::permission_server::run()),
         _ => None,
     }
 }
@@ -171,7 +171,7 @@ pub fn called_by_itself(word: &OsStr) -> Option<io::Result<()>> {
 /// # Errors
 /// The agent can't work with these settings; the text says what to do.
 pub async fn run(mut settings: Settings, listener: Option<TcpListener>, shutdown: CancellationToken) -> Result<Ended, String> {
-    let client = server::renewal::client(&settings)?;
+    let client = server_calls::renewal::client(&settings)?;
     // Files that whoever started it has left open are not for the programs that it runs.
     close_fds::set_fds_cloexec(3, &[]);
     // Otherwise the programs that it runs, as the same user, could read the keys in this process's memory.
@@ -194,7 +194,7 @@ pub async fn run(mut settings: Settings, listener: Option<TcpListener>, shutdown
     let name = home.name(settings.name.as_deref(), client.server())?;
     if settings.key.is_none() {
         let key = tokio::select! {
-            key = server::enrollment::key(&home, &client, &name, settings.join_token.as_ref()) => key?,
+            key = server_calls::enrollment::key(&home, &client, &name, settings.join_token.as_ref()) => key?,
             () = shutdown.cancelled() => return Ok(Ended::Stopped),
         };
         key.as_ref().map_or(Ok(()), |key| client.use_key(key)).map_err(|error| error.to_string())?;
@@ -221,7 +221,7 @@ pub async fn run(mut settings: Settings, listener: Option<TcpListener>, shutdown
         egress: sandbox::egress::connections(),
         state_changed: Notify::new(),
         renew_now: Notify::new(),
-        events: server::events::Runs::default(),
+        events: server_calls::events::Runs::default(),
         changed: Notify::new(),
         draining: AtomicBool::new(false),
         drained_since: Mutex::default(),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use bloom_api::queues::Queue;
 use bloom_api::reconcilers::Reconciler;
-use bloom_api::when::span_text;
+use bloom_api::time_text::span_text;
 use bloom_api::words::Word;
 use bloom_client::{Client, Error, Tls};
 use bloom_commands::dev_key;

@@ -9,7 +9,7 @@ mod worker;
 use serde_json::{Map, Value};
 
 use super::columns;
-use super::connect::{Server, failed};
+use super::server_calls::{Server, failed};
 use super::show::{self, Form, Kind};
 use super::table::Column;
 use super::{ids, term};

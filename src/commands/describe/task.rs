@@ -7,14 +7,14 @@ use super::advice::advice;
 use super::{ENTRIES, EVENTS, LEASES, OF_TASK, attempts, closed, document, facts, permitted, section};
 use crate::CommandError;
 use crate::columns::{self, LEAST_TEXT, MAX_TEXT};
-use crate::connect::{Server, failed, read, with_query};
 use crate::ids::path;
+use crate::server_calls::{Server, failed, read, with_query};
 use crate::show::{Form, Kind, Shown, read_all};
 use crate::table::Column;
 use crate::task::follow::in_words;
 use crate::task::question::{advice as how_to_answer, told};
 use crate::when::time_text;
-use crate::{ids, started, term, when};
+use crate::{ids, start_event, term, when};
 use bloom_api::answers::{Audit, Event, Lease};
 use bloom_api::questions::Question;
 use bloom_api::results::TaskResult;
@@ -45,7 +45,7 @@ pub(crate) async fn task(named: &str, server: &Server, shown: Shown) -> Result<(
     let trail = permitted(server, "api/runtime/audit", &of_task, ENTRIES).await?.map(oldest_first);
     let events = with_query(&path(&id, "/events"), &[("last", EVENTS.to_string())]);
     let (events, _) = server.page(&events).await.map_err(failed)?;
-    let profile = started::newest(server, &id, &events).await.map_err(failed)?.map(|start| start.profile);
+    let profile = start_event::newest(server, &id, &events).await.map_err(failed)?.map(|start| start.profile);
     let existing = ids::existing(server, &task.depends_on).await?;
     // A task that was removed does not exist any more, which is worth knowing too.
     let dependency = |on: &Uuid| {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{ENTRIES, LEASES, NEWEST, OF_WORKER, attempts, document, facts, list, more, section};
 use crate::CommandError;
-use crate::connect::{Server, read};
+use crate::server_calls::{Server, read};
 use crate::show::{Form, Shown, read_all};
 use crate::when::time_text;
 use crate::{columns, ids, term, when};

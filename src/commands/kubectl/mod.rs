@@ -18,7 +18,7 @@ use super::show::{self, Form, Shown};
 use super::task::prompt::PromptArgs;
 use super::task::wait::{WaitOptions, interruptible, must_be_completed};
 use super::task::{EventArgs, fields::Fields, follow, result::answer};
-use super::{connect, term, when};
+use super::{server_calls, term, when};
 use crate::CommandError;
 use advice::Advice;
 use bloom_api::kubernetes::is_object_name;
@@ -189,7 +189,7 @@ async fn until_finished(
             return interruptible(id, follow::to_the_end(server, id, waiting, shown)).await;
         }
         let task = interruptible(id, waiting.until_finished(server, id)).await?;
-        must_be_completed(&connect::read(&task)?)?;
+        must_be_completed(&server_calls::read(&task)?)?;
         answer(server, id, shown).await
     };
     ended.await.map_err(|failure| advice.translated(id, failure))

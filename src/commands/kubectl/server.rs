@@ -12,10 +12,10 @@ use super::cluster::{Cluster, name_of};
 use super::forward::Forward;
 use super::taken::Taken;
 use crate::CommandError;
-use crate::connect::{Server, failed};
 use crate::ids::path;
 use crate::key_file::read_key;
 use crate::retry::Retry;
+use crate::server_calls::{Server, failed};
 use bloom_client::Tls;
 
 /// The label that the Services of servers have.

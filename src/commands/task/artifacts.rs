@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::directory::Directory;
 use crate::CommandError;
-use crate::connect::{Again, Server, failed, read};
 use crate::progress::Progress;
+use crate::server_calls::{Again, Server, failed, read};
 use crate::show::{self, Form, Shown};
 use crate::{columns, ids, shell_completion, term};
 use bloom_api::results::Artifact;

@@ -9,9 +9,9 @@ use uuid::Uuid;
 
 use super::{id_of, warnings};
 use crate::CommandError;
-use crate::connect::Server;
 use crate::interrupt::{answered, is_interrupted};
 use crate::progress::Progress;
+use crate::server_calls::Server;
 use crate::show::{self, Form};
 use crate::{columns, project, term};
 use bloom_api::new_tasks::MAX_BATCH;

@@ -7,8 +7,8 @@ use clap_complete::ArgValueCompleter;
 
 use super::artifacts;
 use crate::CommandError;
-use crate::connect::{Server, read};
 use crate::local_repository::{LocalRepository, Place};
+use crate::server_calls::{Server, read};
 use crate::{ids, shell_completion, term};
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::Task;

@@ -2,8 +2,8 @@
 
 use super::selection::{Act, Changed};
 use crate::CommandError;
-use crate::connect::Server;
 use crate::ids::path;
+use crate::server_calls::Server;
 use crate::term;
 use bloom_core::task::Status;
 

@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 
 use super::filters::label;
 use crate::CommandError;
-use crate::connect::Server;
 use crate::local_repository::LocalRepository;
 use crate::number::within;
+use crate::server_calls::Server;
 use crate::{ids, shell_completion, when};
 use bloom_api::time_limit::{self, PolicyChange};
 use bloom_api::values::{Int, Usd};

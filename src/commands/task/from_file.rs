@@ -10,15 +10,15 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use super::answer_index::Submitted;
 use super::batches::{End, Line, Made, placeholder, send};
 use super::fields::{Fields, add_usual, fill};
-use super::index::Submitted;
-use super::names::{NAME, Names, dependencies};
+use super::line_names::{NAME, Names, dependencies};
 use super::{standard_input, wrong_lines};
 use crate::CommandError;
-use crate::connect::{Server, failed};
 use crate::interrupt::{blocking, or_interrupted};
 use crate::progress::{Progress, number, tasks};
+use crate::server_calls::{Server, failed};
 use crate::show::{self, Form};
 use crate::{columns, ids, term, when};
 use bloom_api::ids::IdPart;

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::filters::Filters;
-use crate::connect::Server;
 use crate::progress::number;
+use crate::server_calls::Server;
 use crate::term;
 use bloom_client::Error;
 use bloom_core::task::Status;

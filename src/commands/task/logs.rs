@@ -7,9 +7,9 @@ use super::LogsArgs;
 use super::follow::{Log, logs};
 use super::selection::Act;
 use crate::CommandError;
-use crate::connect::Server;
 use crate::ids::short;
 use crate::interrupt::or_interrupted;
+use crate::server_calls::Server;
 use crate::show::{self, Form};
 
 const LOGS: Act = Act::reading("logs", "running");

@@ -1,5 +1,6 @@
 //! `task`: submit, show, wait for, answer, edit, suspend, resume, cancel, requeue and delete tasks.
 
+mod answer_index;
 mod artifacts;
 mod batches;
 mod bulk;
@@ -11,10 +12,9 @@ pub(crate) mod fields;
 mod filters;
 pub(crate) mod follow;
 mod from_file;
-mod index;
+mod line_names;
 mod list;
 mod logs;
-mod names;
 pub(crate) mod prompt;
 pub(crate) mod question;
 mod reply;
@@ -28,9 +28,9 @@ pub(crate) mod wait;
 mod watch;
 mod wrong_lines;
 
-use super::connect::{Server, failed};
 use super::ids::path;
 use super::records::Limit;
+use super::server_calls::{Server, failed};
 use super::show::{self, Form, Shown};
 use super::{columns, describe, ids, key, known_agents, project, shell_completion, term};
 use crate::CommandError;

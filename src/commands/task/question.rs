@@ -6,8 +6,8 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::CommandError;
-use crate::connect::{Server, read};
 use crate::ids::path;
+use crate::server_calls::{Server, read};
 use crate::show::{self, Shown};
 use crate::{columns, ids, shell_completion, term};
 use bloom_api::questions::{NewAnswer, Question};

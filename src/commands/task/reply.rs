@@ -9,11 +9,11 @@ use super::prompt::PromptArgs;
 use super::submit::{Waits, create};
 use super::uploads::{FileOfTask, file_of_task};
 use crate::CommandError;
-use crate::connect::{Server, read};
 use crate::ids::path;
+use crate::server_calls::{Server, read};
 use crate::show::Shown;
 use crate::{ids, shell_completion};
-use bloom_api::taken_over;
+use bloom_api::inherited;
 use bloom_api::tasks::Task;
 use bloom_core::task::{Session, WaitingReason};
 
@@ -52,7 +52,7 @@ pub(crate) async fn run(args: ReplyArgs, server: &Server, shown: Shown) -> Resul
         return Err(CommandError::usage(format!("{id} runs on its own (--session none), so it has no conversation that could go on")));
     }
     let mut body = Map::from_iter([("policy".to_owned(), args.limits.policy())]);
-    fill(&mut body, &taken_over::for_reply(&first));
+    fill(&mut body, &inherited::for_reply(&first));
     let task = create(body, &args.prompt, &args.files, None, server).await?;
     args.waits.finish(&task, server, shown).await
 }

@@ -7,17 +7,17 @@ use clap::Args;
 use futures_util::StreamExt;
 use serde::Serialize;
 
+use super::answer_index::{End, Ends};
 use super::directory::Directory;
-use super::index::{End, Ends};
 use super::selection::{Act, Selection};
 use super::wait;
 use crate::CommandError;
-use crate::connect::{Server, read};
 use crate::ids::path;
 use crate::interrupt::or_interrupted;
 use crate::progress::tasks;
+use crate::server_calls::{Server, read};
 use crate::show::{self, Form, Shown};
-use crate::{columns, each, term};
+use crate::{columns, for_each, term};
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::Task;
 use bloom_core::task::{Outcome, Status};
@@ -88,7 +88,7 @@ pub(crate) async fn several(
     let directory = files.out.as_deref().map(Directory::open).transpose()?;
     let form = shown.form().filter(|form| form.is_data());
     let (mut all, mut warned) = (Vec::new(), 0);
-    let mut lines = pin!(each::outcomes(ids, |id| line(server, id)));
+    let mut lines = pin!(for_each::outcomes(ids, |id| line(server, id)));
     while let Some(line) = lines.next().await {
         let mut line = match line {
             Ok(line) => line,

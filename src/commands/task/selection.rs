@@ -11,10 +11,10 @@ use super::filters::Filters;
 use super::list;
 use crate::CommandError;
 use crate::confirm::confirm;
-use crate::connect::{Server, failed, read, with_query};
-use crate::each;
+use crate::for_each;
 use crate::interrupt::or_interrupted;
 use crate::progress::{Progress, number, tasks};
+use crate::server_calls::{Server, failed, read, with_query};
 use crate::{ids, shell_completion, term};
 use bloom_api::lists::MAX_IDS;
 use bloom_api::tasks::Task;
@@ -201,7 +201,7 @@ impl Chosen {
     ) -> Result<(Vec<Value>, Result<(), CommandError>), CommandError> {
         let total = self.ids.len() as u64;
         let progress = Progress::unless(!self.is_by_filter, total);
-        let calls = each::answers(&self.ids, |id| {
+        let calls = for_each::answers(&self.ids, |id| {
             let call = call(id);
             let progress = &progress;
             async move { call.await.inspect(|_| progress.add(1)) }

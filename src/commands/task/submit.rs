@@ -9,21 +9,21 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
+use super::answer_index::{self, Ends, Submitted};
 use super::fields::{Fields, add_usual};
 use super::from_file::{self, Scope};
-use super::index::{self, Ends, Submitted};
 use super::prompt::PromptArgs;
 use super::result::{self, Files, answer};
 use super::uploads::{self, FileOfTask, file_of_task};
 use super::wait::{SAME_AGAIN, WaitOptions, interruptible, must_be_completed_or_advise};
 use super::{follow, id_of, warnings};
 use crate::CommandError;
-use crate::connect::{Server, read, with_query};
 use crate::ids::path;
 use crate::local_repository::LocalRepository;
+use crate::server_calls::{Server, read, with_query};
 use crate::show::{self, Form, Shown};
-use crate::{columns, ids, project, shell_completion, started, term, when};
-use bloom_api::taken_over;
+use crate::{columns, ids, project, shell_completion, start_event, term, when};
+use bloom_api::inherited;
 use bloom_api::tasks::Task;
 use bloom_core::file::{ArtifactKind, FileKind, MAX_OUTPUTS};
 use bloom_core::task::Status;
@@ -194,7 +194,7 @@ pub(crate) async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Re
         return Err(CommandError::usage("--out needs --from and --wait"));
     }
     if let Some(out) = &submit.answers.out {
-        index::check(out, submit.answers.force)?;
+        answer_index::check(out, submit.answers.force)?;
     }
     if let Some(file) = &submit.from {
         let scope = match submit.idempotency_key.clone() {
@@ -247,7 +247,7 @@ async fn has_changes(server: &Server, id: &str) -> bool {
 /// The fields of a task that asks for the same as this one.
 async fn like(id: &str, server: &Server) -> Result<Map<String, Value>, CommandError> {
     let found = ids::task(server, id).await?;
-    Ok(taken_over::for_the_same(&server.get(&path(&found, "")).await.map_err(|failure| failure.about(id))?))
+    Ok(inherited::for_the_same(&server.get(&path(&found, "")).await.map_err(|failure| failure.about(id))?))
 }
 
 /// `--from` with `--wait`: the answers of all tasks, in the order of the lines.
@@ -260,7 +260,7 @@ async fn answers(submit: &Submit, submitted: &[Submitted], is_again: bool, serve
     let (files, mut ends) = (&submit.answers, Ends::new());
     let told = result::several(server, &finished, files, shown, (failures, &mut ends)).await;
     let Some(out) = &files.out else { return told };
-    let indexed = index::write(out, files.force, submitted, &mut ends, server).await;
+    let indexed = answer_index::write(out, files.force, submitted, &mut ends, server).await;
     CommandError::all(&[told, indexed].into_iter().filter_map(Result::err).collect::<Vec<_>>())
 }
 
@@ -268,7 +268,7 @@ async fn answers(submit: &Submit, submitted: &[Submitted], is_again: bool, serve
 async fn tell_other_profile(server: &Server, id: &str, task: &Task<'_>) {
     // The task is finished, so events that can't be read are no failure of the command.
     let Ok((events, _)) = server.page(&with_query(&path(id, "/events"), &[("last", NEWEST_EVENTS.to_string())])).await else { return };
-    if let Ok(Some(started)) = started::newest(server, id, &events).await
+    if let Ok(Some(started)) = start_event::newest(server, id, &events).await
         && let Some(profile) = started.other_profile(&task.agent_slug)
     {
         term::info(&format!("worker {} ran it with the profile {profile}", started.worker));

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::selection::{Act, Changed};
 use crate::CommandError;
-use crate::connect::{Server, read};
 use crate::ids::path;
+use crate::server_calls::{Server, read};
 use crate::show::{self, Shown};
 use crate::{columns, term};
 use bloom_api::tasks::Task;

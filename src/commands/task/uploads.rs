@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::CommandError;
-use crate::connect::{Again, Server, failed, with_query};
 use crate::progress::Progress;
+use crate::server_calls::{Again, Server, failed, with_query};
 use bloom_api::results::Artifact;
 use bloom_core::file::{MAX_INPUTS, path_problem};
 

@@ -11,12 +11,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
 
 use super::selection::{Act, Selection};
 use crate::CommandError;
-use crate::connect::{Server, read, with_query};
 use crate::describe::advice::advice;
 use crate::ids::path;
 use crate::interrupt::or_interrupted;
 use crate::progress::tasks;
 use crate::retry::Retry;
+use crate::server_calls::{Server, read, with_query};
 use crate::show::{self, Form, Shown};
 use crate::when::{self, span_text};
 use crate::{columns, term};

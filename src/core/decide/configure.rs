@@ -1,7 +1,7 @@
 //! Stores the settings that people change while the server runs.
 
 use crate::audit::{Action, Actor, EntityType};
-use crate::mask::masked_url;
+use crate::masked_urls::masked_url;
 use crate::operation::Operation;
 use crate::working_set::{Halt, WorkingSet};
 

@@ -25,7 +25,7 @@ use tokio::sync::broadcast;
 use super::alarm::Alarms;
 use super::changes::Changes;
 use super::specs::Specs;
-use super::waiting::WaitingState;
+use super::waiting_reasons::WaitingState;
 pub use queues::AgentTasks;
 pub(super) use queues::QueueState;
 use remembered::Remembered;

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
 
 use crate::identity::clients::network;
-use crate::limits::shares::{ClientPermit, Shares};
+use crate::limits::client_shares::{ClientPermit, Shares};
 use crate::messages::answer::{HandlerResult, json_bytes, to_json};
 use crate::messages::error::Error;
 

@@ -2,6 +2,6 @@
 //! limit among the clients, so that no client takes all of it.
 
 pub(crate) mod body_memory;
+pub(crate) mod client_shares;
 pub(crate) mod rate;
-pub(crate) mod shares;
-pub(crate) mod waiting;
+pub(crate) mod waiting_requests;

@@ -17,7 +17,7 @@ use crate::AppState;
 use crate::identity::policy::{Rate, RoutePolicies, RoutePolicy};
 use crate::openapi::common;
 use crate::routes::files::{artifacts, download, upload};
-use crate::routes::live::{run_events, wait, watch};
+use crate::routes::live::{run_events, wait_for_task, watch};
 use crate::routes::tasks::{bulk, create, dispatch, edit, lifecycle, questions, read};
 use crate::routes::workers::{accounts, agents, install, protocol, registry};
 use crate::routes::{audit, config, contexts, keys, leases, membridge, probes, projects, queues, reconcilers, stats, usage};
@@ -71,7 +71,7 @@ pub(crate) fn routes() -> Routes {
         .add(routes!(bulk::requeue), bulk::REQUEUE)
         .add(routes!(read::get), read::GET)
         .add(routes!(read::result), read::RESULT)
-        .add(routes!(wait::wait), wait::WAIT)
+        .add(routes!(wait_for_task::wait), wait_for_task::WAIT)
         .add(routes!(read::runs), read::RUNS)
         .add(routes!(lifecycle::lease), lifecycle::LEASE)
         .add(routes!(dispatch::dispatch), dispatch::DISPATCH)

@@ -6,4 +6,4 @@ pub(crate) mod feed;
 pub(crate) mod leader;
 pub(crate) mod listener;
 pub(crate) mod queue;
-pub(crate) mod waiters;
+pub(crate) mod wakeup_targets;

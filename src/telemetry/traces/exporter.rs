@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bloom_core::mask::masked_query;
+use bloom_core::masked_urls::masked_query;
 use bloom_outbound::{self as outbound, Reply};
 use opentelemetry::KeyValue;
 use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};

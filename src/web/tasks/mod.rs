@@ -1,20 +1,20 @@
 //! The pages of tasks.
 
-pub(crate) mod act;
-mod answer;
-pub(crate) mod answering;
-pub(crate) mod asked;
+pub(crate) mod answer_form;
 pub(crate) mod attempts;
 pub(crate) mod bulk;
+pub(crate) mod buttons;
 pub(crate) mod cells;
 mod events;
 pub(crate) mod filter;
-mod known;
 pub(crate) mod list;
 pub(crate) mod new;
-pub(crate) mod reply;
+pub(crate) mod question;
+pub(crate) mod reply_form;
 pub(crate) mod requeue;
+mod result;
 pub(crate) mod show;
+mod suggestions;
 
 use uuid::Uuid;
 

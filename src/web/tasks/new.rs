@@ -8,7 +8,7 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::known::Known;
+use super::suggestions::Known;
 use super::{UNKNOWN_AGENT, by_part, id_of};
 use crate::answer::see_other;
 use crate::files::size;
@@ -22,7 +22,7 @@ use bloom_api::new_tasks::{MAX_DEPENDENCIES, NewTask};
 use bloom_api::projects::Project;
 use bloom_api::tasks::Task;
 use bloom_api::wire::Wire as _;
-use bloom_api::{time_limit, when};
+use bloom_api::{time_limit, time_text};
 use bloom_core::Ms;
 use bloom_core::command::Rejection;
 use bloom_core::file::MAX_INPUTS;
@@ -383,9 +383,9 @@ fn read(lang: Lang, now: Ms, kind: Kind, text: &str) -> Result<Value, String> {
         },
         Kind::Time => {
             let expected = "Очікується час, як-от +2h або 2026-02-25T08:00:00Z";
-            when::future(text.trim(), now).map(|at| json!(at)).map_err(|text| lang.t(text, expected.to_owned()))
+            time_text::future(text.trim(), now).map(|at| json!(at)).map_err(|text| lang.t(text, expected.to_owned()))
         }
-        Kind::Span => when::duration(text.trim()).map(|span| json!(span.as_secs())).map_err(|text| lang.t(text, NO_TIME.to_owned())),
+        Kind::Span => time_text::duration(text.trim()).map(|span| json!(span.as_secs())).map_err(|text| lang.t(text, NO_TIME.to_owned())),
     }
 }
 

@@ -5,13 +5,13 @@ use axum::http::Method;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::asked::NotTaken;
+use super::question::NotTaken;
 use super::{id_of, show};
 use crate::answer::see_other;
 use crate::refused::Refused;
 use crate::times::NO_TIME;
 use crate::visit::{Fields, Posted};
-use bloom_api::when;
+use bloom_api::time_text;
 
 /// What is wrong with the limits is told at the form, with what was typed.
 pub(crate) async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
@@ -41,7 +41,7 @@ pub(crate) fn with_limits(mut body: Value, fields: &Fields) -> Result<Value, Ref
         let told = |text| {
             Refused::new(400, format!("The time limit can't be read: {text}"), format!("Обмеження часу не вдалося прочитати: {NO_TIME}"))
         };
-        body["policy"]["timeout_sec"] = json!(when::duration(limit).map_err(told)?.as_secs());
+        body["policy"]["timeout_sec"] = json!(time_text::duration(limit).map_err(told)?.as_secs());
     }
     if let Some(budget) = given("budget") {
         let told = || {

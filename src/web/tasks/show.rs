@@ -7,12 +7,12 @@ use axum::response::Response;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::answer::{Answer, Body, RAW};
-use super::asked::{Asked, NotTaken};
 use super::attempts::{self, Attempt, Entry};
 use super::cells::{short_id, short_name};
 use super::events::{self, Group, Room, Shown, grouped};
-use super::known::Known;
+use super::question::{Asked, NotTaken};
+use super::result::{Answer, Body, RAW};
+use super::suggestions::Known;
 use super::{UNKNOWN_AGENT, by_part, id_of};
 use crate::advice::{self, Advice};
 use crate::answer::{plain, see_other};
@@ -28,7 +28,7 @@ use bloom_api::answers::{Audit, Event, Lease};
 use bloom_api::questions::Question;
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::{Policy, Task};
-use bloom_api::when::limit_text;
+use bloom_api::time_text::limit_text;
 use bloom_api::words::{AnyStatus, Word};
 use bloom_core::Ms;
 use bloom_core::audit::Action;
@@ -151,7 +151,7 @@ impl May {
             suspend: is_open && !task.suspend,
             resume: is_open && task.suspend,
             delete: is(&[Status::Completed, Status::Failed, Status::Dead, Status::Cancelled]),
-            reply: super::reply::is_possible(task, layout),
+            reply: super::reply_form::is_possible(task, layout),
         }
     }
 }
@@ -182,7 +182,7 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
     let dependencies = dependencies(visit, &task).await?;
     let done = match visit.query().get("done") {
         Some(UNKNOWN_AGENT) => Some(Known::of(visit).await?.told_of_unknown(lang, &task.agent_slug)),
-        word => word.and_then(|word| super::act::done(lang, word)).map(str::to_owned),
+        word => word.and_then(|word| super::buttons::done(lang, word)).map(str::to_owned),
     };
     let is = |statuses: &[Status]| matches!(&task.status, Word::Known(known) if statuses.contains(known));
     let may = May::of(&task, &visit.layout);

@@ -9,7 +9,7 @@ use rustix::time::Timespec;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::run::question::{MAX_QUESTION, Question, QuestionDir, TOOL};
+use crate::run::question_files::{MAX_QUESTION, Question, QuestionDir, TOOL};
 
 /// The interval at which it looks for the answer.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

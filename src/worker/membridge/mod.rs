@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Agent;
 use crate::machine::host_info;
 use crate::membridge::memory::{Memory, Reading};
-use crate::server::report::Backoff;
+use crate::server_calls::report::Backoff;
 use bloom_api::requests::NewWorker;
 use bloom_client::{self as client, Tls};
 use bloom_core::control_plane::MAX_AGENTS;
@@ -107,7 +107,7 @@ impl Membridge {
     }
 
     fn url(&self) -> String {
-        bloom_core::mask::masked_url(&self.settings.url)
+        bloom_core::masked_urls::masked_url(&self.settings.url)
     }
 
     /// Registers the agent, also again if the control plane has lost its registration. One that says something else is replaced, and so is that of

@@ -16,7 +16,7 @@ use crate::machine::open_below::open_below;
 use crate::machine::reserve::is_of_disk;
 use crate::machine::walk::{Next, Seen, walk};
 use crate::run::task::Task;
-use crate::server::report::{Backoff, may_pass};
+use crate::server_calls::report::{Backoff, may_pass};
 use bloom_api::files::{Input, glob};
 use bloom_client::{Digesting, Error, part};
 use bloom_core::file::MAX_FILES_OF_LEASE;

@@ -11,7 +11,7 @@ use crate::claude::cli_version::Version;
 use crate::contexts::session::RunSession;
 use crate::machine::environment;
 use crate::profile::{Profile, Runner};
-use crate::run::question::PermissionTool;
+use crate::run::question_files::PermissionTool;
 use crate::run::task::Task;
 use crate::sandbox::egress::WayOut;
 

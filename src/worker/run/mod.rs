@@ -1,13 +1,13 @@
 //! One run, from its lease to its verdict.
 
-pub(crate) mod asking;
 pub(crate) mod disk_use;
 pub(crate) mod echo;
 pub(crate) mod files;
 pub(crate) mod invocation;
 pub(crate) mod prompt;
-pub(crate) mod question;
-pub(crate) mod restart;
+pub(crate) mod question_files;
+pub(crate) mod question_relay;
+pub(crate) mod resume;
 pub(crate) mod run_dir;
 pub(crate) mod run_limits;
 pub(crate) mod spool;
@@ -35,10 +35,10 @@ use crate::machine::open_below::fresh_at;
 use crate::machine::process::{HOME_VARIABLE, LEASE_VARIABLE, TERM_GRACE};
 use crate::machine::program::find_program;
 use crate::profile::{Profile, Runner};
-use crate::run::asking::Asking;
 use crate::run::disk_use::DiskLimit;
 use crate::run::invocation::{Conversation, Invocation, RunFiles, TEMP_VARIABLES, claude_environment};
-use crate::run::question::PermissionTool;
+use crate::run::question_files::PermissionTool;
+use crate::run::question_relay::Asking;
 use crate::run::run_dir::{Record, RunDir};
 use crate::run::run_limits::{Limits, lease_grace};
 use crate::run::spool::{EventLog, Position, Tail};

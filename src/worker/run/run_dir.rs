@@ -11,7 +11,7 @@
 //! events.jsonl    the events, as they are sent
 //! verdict.json    the verdict, as it is sent
 //! egress/         the socket to the proxy of a run with a list of hosts, see [`egress`](crate::sandbox::egress)
-//! question/ answer/ questions.json   what the run asks a person, see [`question`](crate::run::question)
+//! question/ answer/ questions.json   what the run asks a person, see [`question`](crate::run::question_files)
 //! ```
 
 use std::fmt;
@@ -31,7 +31,7 @@ use crate::machine::cgroup;
 use crate::machine::open_below::{open_at, read_all};
 use crate::machine::process::{Leader, Listed};
 use crate::machine::removal::remove_all;
-use crate::run::question::QuestionDir;
+use crate::run::question_files::QuestionDir;
 use crate::run::task::{Lease, Task};
 use crate::run::verdict::{Stop, Verdict};
 use bloom_client::now_ms;

@@ -20,7 +20,7 @@ use bloom_core::reply::AddedFile;
 use crate::AppState;
 use crate::identity::ownership;
 use crate::identity::policy::{Rate, RoutePolicy};
-use crate::limits::waiting::Permit;
+use crate::limits::waiting_requests::Permit;
 use crate::messages::answer::{HandlerResult, json, ok};
 use crate::messages::error::Error;
 use crate::messages::representations::Query;

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::AppState;
 use crate::limits::body_memory::Share;
-use crate::limits::waiting::Permit;
+use crate::limits::waiting_requests::Permit;
 use crate::messages::error::Error;
 use crate::middleware::Caller;
 use crate::routes::files::output_objects::new_artifact;

@@ -1,10 +1,10 @@
 //! The handlers of requests that wait for something or follow it: the end of a task, the events of a run, all changes. `hub` wakes them, and
 //! `watch_buffer` keeps the changes for clients that read slowly. `queue_history` remembers the last hour, for the charts of the pages.
 
-pub(crate) mod event_stream;
 pub(crate) mod hub;
 pub(crate) mod queue_history;
 pub(crate) mod run_events;
-pub(crate) mod wait;
+pub(crate) mod sse;
+pub(crate) mod wait_for_task;
 pub(crate) mod watch;
 pub(crate) mod watch_buffer;

@@ -14,12 +14,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::AppState;
 use crate::identity::policy::RoutePolicy;
-use crate::limits::waiting::Permit;
+use crate::limits::waiting_requests::Permit;
 use crate::messages::answer::HandlerResult;
 use crate::messages::error::Error;
 use crate::messages::representations::{show_lease, show_task, show_worker};
 use crate::middleware::Caller;
-use crate::routes::live::event_stream::{KEEP_ALIVE, event_stream};
+use crate::routes::live::sse::{KEEP_ALIVE, event_stream};
 use crate::routes::live::watch_buffer::{self, Backlog, Owned, Piece, Reader};
 use bloom_api::answers::{Gone, Lease};
 use bloom_core::api_key::Owner;

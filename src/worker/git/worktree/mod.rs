@@ -10,16 +10,16 @@
 //! it. What they committed comes to the first one in a file of objects, which git checks like what a server sent.
 
 mod author;
+mod branch_owner;
 mod commit;
 mod confined;
 mod filters;
-mod join;
 mod lfs;
-mod own;
 mod refs;
 mod repository;
 mod settings;
 mod survey;
+mod sync;
 mod trouble;
 mod unchanged;
 mod unpushed;

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::Agent;
 use crate::run::spool::{EventReader, MAX_BATCH_BYTES};
-use crate::server::report::{Backoff, may_pass};
+use crate::server_calls::report::{Backoff, may_pass};
 use bloom_api::answers::{RunResult, RunResults};
 use bloom_api::requests::{RunEvents, WorkerEvents};
 use bloom_api::values::{Id, List};

@@ -4,12 +4,12 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::lang::Lang;
-use crate::language::At;
+use crate::language_links::At;
 use crate::refused::Refused;
 use crate::times::shortened;
 use bloom_api::questions::Question;
 use bloom_api::tool_input::ToolInput;
-use bloom_api::visible::compact;
+use bloom_api::visible_text::compact;
 use bloom_core::Ms;
 
 /// Of a question in words, what is shown of all its texts together, so that eight of them have room.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::home::{Home, read_json, write_json_durably};
-use crate::server::report::Backoff;
+use crate::server_calls::report::Backoff;
 use bloom_api::keys::{CreatedKey, EnrolledName, NewEnrollment};
 use bloom_api::values::Id;
 use bloom_client::Client;

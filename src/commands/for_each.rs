@@ -5,7 +5,7 @@ use std::pin::pin;
 use futures_util::{Stream, StreamExt, stream};
 use serde_json::{Value, json};
 
-use super::connect::{Again, Server, failed};
+use super::server_calls::{Again, Server, failed};
 use super::term;
 use crate::CommandError;
 

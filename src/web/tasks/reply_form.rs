@@ -10,7 +10,7 @@ use crate::answer::see_other;
 use crate::refused::Refused;
 use crate::visit::{Layout, Posted};
 use bloom_api::tasks::Task;
-use bloom_api::{taken_over, time_limit};
+use bloom_api::{inherited, time_limit};
 use bloom_core::task::Session;
 
 /// A task that runs on its own has no conversation that could go on.
@@ -31,7 +31,7 @@ pub(crate) async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: P
             "Це завдання виконується окремо, тому не має розмови, яку можна продовжити",
         ));
     }
-    let mut body = taken_over::for_reply(&first);
+    let mut body = inherited::for_reply(&first);
     // Browsers send the ends of lines as CR LF.
     body.insert("prompt".into(), json!(prompt.replace("\r\n", "\n")));
     if let Some(policy) = body.get_mut("policy").and_then(Value::as_object_mut) {

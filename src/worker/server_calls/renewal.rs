@@ -9,7 +9,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::server::enrollment;
+use crate::server_calls::enrollment;
 use crate::{Agent, Settings};
 use bloom_client::{Client, read_key};
 

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::directory::Directory;
 use crate::CommandError;
-use crate::connect::Server;
+use crate::server_calls::Server;
 use crate::{ids, term};
 use bloom_api::lists::MAX_IDS;
 

@@ -5,7 +5,7 @@ use axum::http::Method;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::asked::NotTaken;
+use super::question::NotTaken;
 use super::{id_of, show};
 use crate::answer::see_other;
 use crate::refused::Refused;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::identity::clients::network;
-use crate::limits::shares::{ClientPermit, Shares};
+use crate::limits::client_shares::{ClientPermit, Shares};
 use crate::messages::error::Error;
 use crate::middleware::{Caller, LimitedKey};
 use bloom_core::api_key::Scope;

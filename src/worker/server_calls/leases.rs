@@ -22,7 +22,7 @@ use crate::run::spool::EventLog;
 use crate::run::task::{self, Lease, Task};
 use crate::run::traced_run::TracedRun;
 use crate::run::verdict::{self, Stop, Verdict};
-use crate::server::report::{self, Backoff};
+use crate::server_calls::report::{self, Backoff};
 use crate::supervisor::cleanup;
 use crate::{Agent, HeldLease};
 use bloom_api::answers::{Claimed, ClaimedLease, RenewedLeases};

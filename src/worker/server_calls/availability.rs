@@ -11,7 +11,7 @@ use crate::git;
 use crate::machine::host_info;
 use crate::run::verdict::Verdict;
 use crate::sandbox::server_keys;
-use crate::server::report::{self, Backoff};
+use crate::server_calls::report::{self, Backoff};
 use crate::{Agent, STOP_LIMIT};
 use bloom_api::answers::Claimed;
 use bloom_api::capabilities::{GivenCapabilities, NewCapabilities};

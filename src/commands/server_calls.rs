@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use url::form_urlencoded;
 
-use super::flags;
+use super::field_flags;
 use super::term;
 use crate::CommandError;
 use bloom_client::{CALL_LIMIT, Client, Error, Tls};
@@ -153,7 +153,7 @@ pub(crate) fn failed(error: Error) -> CommandError {
     match error {
         Error::Usage(message) => CommandError::usage(message),
         Error::Refused { status: 400, fields, .. } if !fields.is_empty() => {
-            CommandError::usage(fields.iter().map(|(field, text)| flags::told(field, text)).collect::<Vec<_>>().join("; "))
+            CommandError::usage(fields.iter().map(|(field, text)| field_flags::told(field, text)).collect::<Vec<_>>().join("; "))
         }
         Error::Refused { status: 400 | 413, message, .. } => CommandError::usage(message),
         other => CommandError::from(term::indented(&other.to_string())),

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::connect::{Server, with_query};
 use super::ids::path;
+use super::server_calls::{Server, with_query};
 use bloom_client::Error;
 
 /// The start of a run is among its first events, which are read if the newest ones do not have it.
