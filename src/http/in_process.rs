@@ -1,5 +1,5 @@
-//! Calls of the API from inside this process. The pages for browsers read and act only through them, so that scopes, limits of keys, checks
-//! and error texts are the same as over the network.
+//! Calls of the API from inside this process. The pages for browsers read and act only through these calls, so that scopes, limits of keys,
+//! checks and error texts are the same as over the network.
 
 use std::sync::Arc;
 
@@ -29,7 +29,8 @@ use crate::middleware::{Caller, end_with_key};
 use crate::routes::live::queue_history::Moment;
 use bloom_core::Ms;
 
-/// Else anybody could fill the memory for the bodies of those who have a key. The form that signs in has a key and an address of this server.
+/// The size limit of a form from somebody who is not signed in. Without it, strangers could fill the memory that is meant for the bodies of
+/// callers with a key. The sign-in form contains only a key and an address of this server.
 const OF_STRANGERS: Limit = Limit { bytes: 16 << 10, settings: "fixed for who is not signed in" };
 
 /// The API, for callers in this process.
@@ -45,12 +46,12 @@ impl Api {
         Self { app, routes }
     }
 
-    /// Sends a request as this caller. The rate limits do not count it: the request that causes it was counted.
+    /// Sends a request as this caller. The rate limits do not count it, because they have counted the request that causes it.
     pub async fn call(&self, caller: &Caller, method: Method, target: &str, body: String) -> Response {
         self.send(caller, method, target, HeaderValue::from_static("application/json"), body.into()).await
     }
 
-    /// Sends a file, which is no JSON, to the API.
+    /// Uploads a file to the API.
     pub async fn upload(&self, caller: &Caller, target: &str, content_type: HeaderValue, content: Bytes) -> Response {
         self.send(caller, Method::POST, target, content_type, content.into()).await
     }
@@ -67,8 +68,8 @@ impl Api {
         self.routes.clone().oneshot(request).await.unwrap_or_else(|never| match never {})
     }
 
-    /// Reads the form of a request, within the limits of the server; that of who is not signed in must be short. The memory that it takes is
-    /// counted until the share is dropped.
+    /// Reads the form of a request within the limits of the server. A stranger's form must be short. The memory for the form is counted
+    /// until the share is dropped.
     ///
     /// # Errors
     /// The answer to a form that is too long or too late, or for which there is no memory.
@@ -80,7 +81,7 @@ impl Api {
         gathered.map_err(IntoResponse::into_response)
     }
 
-    /// The most bytes of a form of who is signed in.
+    /// The most bytes that a form of a signed-in caller may have.
     pub fn most_of_form(&self) -> usize {
         self.app.settings.usual_body().bytes
     }
@@ -90,26 +91,26 @@ impl Api {
         self.app.settings.keys.is_empty()
     }
 
-    /// Whether an address of a control plane is set.
+    /// Whether the address of a control plane is configured.
     pub fn uses_membridge(&self) -> bool {
         self.app.membridge.is_configured()
     }
 
-    /// Whose key this is.
+    /// The identity of the caller with this key.
     pub async fn identify(&self, key: &str) -> Option<Identity> {
         let mut headers = HeaderMap::new();
         headers.insert("x-runtime-api-key", HeaderValue::from_bytes(key.as_bytes()).ok()?);
         self.app.ring.identify_again(&headers, &self.app.store, &self.app.engine.clock).await
     }
 
-    /// A session of who has just shown this key.
+    /// Begins a session for the caller who has just signed in with this key. `None` on a server without keys.
     pub fn begin_session(&self, identity: &Identity) -> Option<String> {
         session::begin(&self.app.ring, identity, self.now())
     }
 
-    /// Whose session this is. `None` if it has ended, or its key was changed, revoked or has expired.
+    /// The identity behind a session. `None` if the session has ended, or if its key was changed, was revoked or has expired.
     pub async fn session(&self, cookie: &str) -> Option<Identity> {
-        // A copy of the keys that is old, and can't be read again, opens nothing.
+        // If the copy of the keys is old and can't be read again, the session is not accepted.
         self.app.ring.refresh(&self.app.store).await.ok()?;
         session::read(&self.app.ring, cookie, self.now())
     }
@@ -122,13 +123,14 @@ impl Api {
         }
     }
 
-    /// The address at which other machines reach this server, as far as this request tells.
+    /// The address at which other machines reach this server, as far as it is known from the settings or this request.
     pub fn address(&self, parts: &Parts) -> Option<String> {
         let public = self.app.settings.public_url.as_ref().map(|public| public.as_str().trim_end_matches('/').to_owned());
         public.or_else(|| self.called(parts).map(|url| url.origin().ascii_serialization()))
     }
 
-    /// The path of the public address, such as `/bloom`, which a proxy leaves out: what browsers load is below it. Mostly empty.
+    /// The path of the public address, such as `/bloom`. A proxy removes it from requests, but browsers need it in every URL that they
+    /// load. Usually empty.
     pub fn root(&self) -> &str {
         self.app.settings.root()
     }
@@ -143,7 +145,7 @@ impl Api {
         host::called(&parts.uri, &parts.headers, peer, &self.app.settings.trusted_proxies).ok().flatten()
     }
 
-    /// How the queue was in the last hour; the last moment is now.
+    /// The states of the queue in the last hour; the last one is the current state.
     ///
     /// # Errors
     /// If the database fails.
@@ -151,12 +153,12 @@ impl Api {
         self.app.history.until_now(&self.app.engine, &self.app.store).await
     }
 
-    /// How many tasks there are whose runs wait for a person; also those that a caller may not see.
+    /// The number of tasks whose runs wait for a person, including tasks that a caller may not see.
     pub fn asking(&self) -> usize {
         self.app.engine.replica.asking().len()
     }
 
-    /// Grows with each commit that this replica has heard of.
+    /// A number that grows with each commit that this replica has heard of.
     pub fn commits(&self) -> i64 {
         self.app.engine.replica.commits()
     }
@@ -172,7 +174,7 @@ impl Api {
     }
 }
 
-/// What the middleware checks of a caller who is known already.
+/// Checks what the middleware checks, except for the identity of the caller, which is known.
 async fn admit(State((app, policies)): State<(AppState, Arc<RoutePolicies>)>, request: Request, next: Next) -> Response {
     let template = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let policy = policies.of(request.method(), template.as_deref(), request.uri().path());
@@ -184,7 +186,7 @@ async fn admit(State((app, policies)): State<(AppState, Arc<RoutePolicies>)>, re
         app.metrics.http_refused(refusal.reason());
         return refusal.error().into_response();
     }
-    // The body of the request that causes the call may have taken long to arrive.
+    // The body of the request that causes this call may have taken long to arrive, and the key may have ended meanwhile.
     let key = caller.key.clone();
     if !app.ring.holds(key.as_deref(), app.engine.clock.now()) {
         return Refusal::Unauthorized.error().into_response();

@@ -41,7 +41,7 @@ static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std
 static REQUESTS: AtomicU64 = AtomicU64::new(1);
 pub(crate) const REQUEST_ID: &str = "x-request-id";
 const MAX_REQUEST_ID: usize = 128;
-/// Bytes of a path in the log.
+/// The most bytes of a path in the log.
 const MAX_LOGGED_PATH: usize = 256;
 const TOO_MANY: Error = Error::fixed(429, "Too many requests, please try again later");
 const READ_TIMED_OUT: Error = Error::Later("The request took too long and was aborted: try again");
@@ -58,7 +58,7 @@ pub struct Caller {
     pub client: IpAddr,
     /// The id of the request, which answers, logs and audit entries name.
     pub request_id: Arc<str>,
-    /// The trace that the request belongs to: what it causes has this span as its parent.
+    /// The trace that the request belongs to. This span is the parent of everything that the request causes.
     pub trace: Option<TraceContext>,
 }
 
@@ -74,24 +74,24 @@ impl Caller {
         self.key.as_deref().and_then(ApiKey::sees)
     }
 
-    /// The key to which the tasks and uploads belong that the caller creates. `None` if they belong to none.
+    /// The key that will own the caller's new tasks and uploads. `None` if no key will.
     pub fn owner(&self) -> Option<&ApiKey> {
         self.key.as_deref().filter(|key| key.scope.owns_tasks())
     }
 
-    /// The team of a member key, which of all that is not about single tasks sees only its team's part.
+    /// The team of a member key. In everything that is not about single tasks, such a key sees only its team's part.
     pub fn team(&self) -> Option<String> {
         let Some(Owner::Team(team)) = self.sees() else { return None };
         Some(team)
     }
 
-    /// The only worker that the key speaks for. `None` for callers without that limit.
+    /// The only worker that the key may act for. `None` for callers without that limit.
     pub fn worker(&self) -> Option<&str> {
         self.key.as_deref().filter(|key| key.scope == Scope::Worker).and_then(|key| key.worker.as_deref())
     }
 
-    /// The key whose waiting calls have one share together. `None` for the admin's and the agents' key of the environment, and on a server
-    /// without keys: whole fleets use these.
+    /// The key whose waiting calls together have one share. `None` for the admin and worker keys of the environment, and on a server
+    /// without keys, because whole fleets use these.
     pub fn limited_key(&self) -> Option<LimitedKey> {
         match (&self.key, self.scope) {
             (Some(key), _) => Some(LimitedKey::Named(key.name.clone())),
@@ -146,7 +146,7 @@ pub(crate) async fn middleware(State(MiddlewareState { app, policies }): State<M
     let mut traced = None;
     let mut response = match pass.admit(standing.as_ref(), &app.metrics) {
         Ok(Identity { scope, key }) => {
-            // Requests that are refused make no spans: anybody can send them.
+            // A refused request gets no span, because anybody can send one.
             let call = traced.insert(TracedCall::begin(&app.engine.traces, request.headers(), policy));
             let caller = Caller { scope, key, client: pass.client, request_id: request_id.clone(), trace: call.for_tasks() };
             serve(&app, &pass, request, next, caller).instrument(call.log.clone()).await
@@ -162,7 +162,8 @@ pub(crate) async fn middleware(State(MiddlewareState { app, policies }): State<M
     }
     // Browsers must not guess a type other than Content-Type, such as HTML, from the content.
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    // Caches know that an answer to `Authorization` is not for others, but not that the key may be in a header of this server.
+    // Caches know that an answer to a request with `Authorization` is private, but not that this server also accepts the key in a header of
+    // its own.
     response.headers_mut().entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     let seconds = start.elapsed().as_secs_f64();
     let status = response.status().as_u16();
@@ -210,7 +211,7 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
     {
         return failure.into_response();
     }
-    // A body may take long to arrive. Whoever holds a key must not keep requests open for the time after its end.
+    // A body may take long to arrive. Nobody may keep a request open in order to use a key after its end.
     if !app.ring.holds(caller.key.as_deref(), app.engine.clock.now()) {
         return Refusal::Unauthorized.error().into_response();
     }
@@ -231,26 +232,28 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
     };
     drop(held);
     let answer = end_with_key(app.clone(), key, answer);
-    // What a call has changed is committed by now, so its answer is not refused. Those of large tasks have taken their room before.
+    // The changes of the call are committed by now, so its answer is not refused. Calls with large answers have already reserved their
+    // room.
     let is_change = pass.policy.writes();
     let budget = if is_change { &app.limits.held_of_changes } else { &app.limits.held_of_answers };
     budget.send(answer, pass.client, !is_change).await
 }
 
-/// An answer that is sent while it is read, as a stream or a long list, ends when its key is revoked or expires. It has no known length.
+/// Ends an answer that is read while it is sent, such as a stream or a long list, when its key is revoked or expires. Such an answer has no
+/// known length.
 pub(crate) fn end_with_key(app: AppState, key: Option<Arc<ApiKey>>, answer: Response) -> Response {
     let Some(key) = key.filter(|_| answer.body().size_hint().exact().is_none()) else { return answer };
     let lapse = async move { app.ring.lapse(Some(&key), &app.engine.clock).await };
     answer.map(|body| Body::from_stream(body.into_data_stream().take_until(Box::pin(lapse))))
 }
 
-/// What the middleware knows of a request before it admits it.
+/// What the middleware knows about a request before it admits the request.
 struct Pass<'a> {
     policy: RoutePolicy,
     client: IpAddr,
     identity: Result<Identity, Refusal>,
     limiter: Option<&'a Limiter>,
-    /// A second limit. If there is one, the headers of the answer describe it instead of the first.
+    /// A second rate limit. If there is one, the headers of the answer describe it instead of the first one.
     test_limiter: Option<&'a Limiter>,
     body_limit: Option<request_body::Limit>,
 }
@@ -288,7 +291,7 @@ impl<'a> Pass<'a> {
             identity,
             limiter: limiter.as_ref().filter(|_| is_limited),
             test_limiter: app.limits.test_connection.as_ref().filter(|_| is_limited && policy.rate == Rate::TestConnection),
-            // Where no key is needed, nothing but forms has a body.
+            // On routes that need no key, only forms have a body.
             body_limit: settings.body_limit(policy.body).filter(|_| exists && policy.is_guarded() && !request.method().is_safe()),
         }
     }
@@ -313,7 +316,7 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Whose request this is.
+/// Finds the identity of the caller, and refuses hosts, sites and keys that are not allowed.
 fn identity(
     settings: &Settings,
     request: &Request,
@@ -323,13 +326,13 @@ fn identity(
 ) -> Result<Identity, Refusal> {
     let called = host::called(request.uri(), request.headers(), peer, &settings.trusted_proxies)?;
     host::check_host(called.as_ref(), request.uri(), request.headers(), request.version(), peer, settings)?;
-    // Even without reading the answers, a page that loads many would use up the rate limit of the person who looks at it.
+    // Even though a foreign page can't read the answers, it could use up the rate limit of its visitor by loading many of them.
     let is_foreign = host::is_loaded_by_other_site(request.headers());
     if !request.method().is_safe() || policy.writes() || is_foreign {
         host::check_site(request.headers(), called.as_ref(), settings)?;
     }
     match key {
-        // Who opens the door is of no matter here; the audit trail names the key, if there is one.
+        // The route is open to everybody. The key, if there is one, is kept only for the audit trail.
         _ if !policy.is_guarded() => Ok(Identity { key: key.and_then(|key| key.key), ..Identity::ADMIN }),
         None => Err(Refusal::Unauthorized),
         Some(key) if policy.allows(key.scope) && policy.is_of_worker(key.scope) && !may_be_worker(settings, peer) => {
@@ -340,7 +343,7 @@ fn identity(
     }
 }
 
-/// Whether the connection may carry calls of workers.
+/// Whether workers' calls are accepted on this connection.
 fn may_be_worker(settings: &Settings, peer: Option<Peer>) -> bool {
     let needs_certificate = settings.tls.as_ref().is_some_and(Tls::verifies_clients);
     !needs_certificate || peer.is_some_and(|peer| peer.security == Security::VerifiedClient)
@@ -369,13 +372,13 @@ pub(crate) fn request_id(headers: &HeaderMap) -> Arc<str> {
     }
 }
 
-/// Lines of refused requests that a second may have at level info; others have level debug, because anybody can cause them.
+/// The most refused requests per second that are logged at level info. Others are logged at level debug, because anybody can cause them.
 const REFUSALS_LOGGED: u64 = 50;
 
 /// Whether one more refusal may be logged.
 fn may_log_refusal() -> bool {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    /// The second of this process in which a refusal was logged last, and how many were.
+    /// The last second of this process in which refusals were logged, and how many were logged in it.
     static LOGGED: Mutex<(u64, u64)> = Mutex::new((0, 0));
     let second = START.elapsed().as_secs();
     let mut logged = LOGGED.lock();
@@ -390,7 +393,7 @@ fn may_log_refusal() -> bool {
 /// Successful requests are logged only at level debug: there may be thousands a second, and the audit trail has their changes.
 pub(crate) fn log(method: &Method, path: &str, status: u16, seconds: f64, client: IpAddr, request_id: &str, cause: Option<Cause>) {
     let ms = (seconds * 1e6).round() / 1e3;
-    // A client must not fill the disk with its paths, or with requests beyond its limit.
+    // A client must not fill the disk with long paths, or with requests beyond its rate limit.
     let path = path.get(..path.floor_char_boundary(MAX_LOGGED_PATH)).unwrap_or(path);
     match (status, cause) {
         (429, _) => tracing::debug!(%method, path, status, ms, %client, request_id, "request refused"),

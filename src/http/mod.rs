@@ -1,4 +1,4 @@
-//! The HTTP server: routes by resource, behind one `middleware` for what all requests have in common.
+//! The HTTP server: routes by resource, behind one `middleware` for everything that all requests have in common.
 
 #![warn(missing_docs, unreachable_pub)]
 
@@ -62,11 +62,11 @@ pub struct Settings {
     pub public_url: Option<Url>,
     /// Further host names of this server. If no keys are configured, requests with any other `Host` are refused.
     pub hosts: Vec<Host>,
-    /// Requests a minute for one client address; 0 = no limit.
+    /// Requests per minute for one client address; 0 = no limit.
     pub rate_limit_per_minute: u32,
-    /// Connection tests a minute for one client address; 0 = no limit.
+    /// Connection tests per minute for one client address; 0 = no limit.
     pub test_connection_per_minute: u32,
-    /// Requests of workers a minute for one client address, and as many for events of runs; 0 = no limit.
+    /// Requests of workers per minute for one client address, and the same number again for events of runs; 0 = no limit.
     pub worker_rate_limit_per_minute: u32,
     /// Proxies whose `X-Forwarded-…` headers are trusted.
     pub trusted_proxies: Vec<IpNet>,
@@ -82,16 +82,16 @@ pub struct Settings {
     pub head_timeout: Duration,
     /// A connection is closed if its client reads nothing for this time; [`server::WRITE_TIMEOUT`], except in tests.
     pub write_timeout: Duration,
-    /// Limit of the bodies of requests in memory at a time, the same again for answers, and for those of calls that change something;
-    /// [`HELD_BYTES`], except in tests.
+    /// The most bytes of request bodies in memory at a time. The same limit applies again to answers, and again to answers of calls that
+    /// change something. [`HELD_BYTES`], except in tests.
     pub held_bytes: usize,
     /// Connections at a time, including the spare ones, on which requests are refused; see [`server::shares`].
     pub max_connections: usize,
     /// The server speaks https if there is one.
     pub tls: Option<Tls>,
-    /// Says how the Kubernetes operator is doing, if it runs.
+    /// Reports the state of the Kubernetes operator, if it runs.
     pub kubernetes: Option<Arc<dyn Fn() -> String + Send + Sync>>,
-    /// Where large outputs go; `None`: the database keeps them.
+    /// The object store for large outputs; `None`: the database keeps them.
     pub objects: Option<Objects>,
     /// TTL of a lease, unless the caller sets `ttl_seconds`.
     pub lease_ttl_ms: i64,
@@ -102,7 +102,7 @@ pub struct Settings {
 /// See [`Settings::held_bytes`].
 pub const HELD_BYTES: usize = 256 << 20;
 
-/// How many times longer text may be as JSON: Python writes a character of 2 bytes as an escape of 6.
+/// How many times longer a text may become as JSON. For example, Python writes a character of 2 bytes as an escape sequence of 6.
 const JSON_EXPANSION: usize = 3;
 
 impl Settings {
@@ -164,7 +164,7 @@ struct Limits {
     events: Option<Limiter>,
     held_of_requests: Budget,
     held_of_answers: Budget,
-    /// Answers of calls that may change something have a budget of their own, so that who only reads can't take their room.
+    /// The answers of calls that may change something have a budget of their own, so that clients that only read can't take their room.
     held_of_changes: Budget,
 }
 
@@ -177,7 +177,8 @@ impl Deref for AppState {
 }
 
 impl AppState {
-    /// Starts the background tasks that notify waiting requests of changes, remember the last hour and keep the named keys up to date; they end with `shutdown`.
+    /// Creates the state and starts the background tasks that notify waiting requests of changes, record the last hour and keep the named
+    /// keys up to date. They end with `shutdown`.
     pub fn new(
         engine: Engine,
         store: Store,
@@ -221,15 +222,15 @@ impl AppState {
         }))
     }
 
-    /// Room for the answer of a call that changes something, before it does: an answer of about this size.
+    /// Reserves room for an answer of about this size. Must be called before the call changes anything.
     ///
     /// # Errors
-    /// Large answers hold all the room, or this client's.
+    /// Large answers hold all of the room, or all of this client's share.
     fn room(&self, caller: &Caller, bytes: usize) -> Result<Room, Error> {
         self.limits.held_of_changes.reserve(bytes, caller.client)
     }
 
-    /// Reads the named keys. Before that, the server refuses them.
+    /// Reads the named keys. The server refuses named keys until this was called.
     ///
     /// # Errors
     /// If the database fails.
@@ -257,6 +258,6 @@ pub fn router(state: AppState, pages: Pages) -> Router {
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(middleware_state, middleware::middleware))
         .with_state(state);
-    // Outside what the pages add, which shows errors with the menu of the visitor.
+    // This layer must be outside of the layers that the pages add, because these show errors with the menu of the visitor.
     finish(router, root).layer(Extension(api))
 }

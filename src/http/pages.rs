@@ -1,4 +1,4 @@
-//! The pages for browsers. Another crate makes them; this is what it hands to the server.
+//! The interface by which another crate adds the pages for browsers to the server.
 
 use std::sync::Arc;
 
@@ -10,15 +10,16 @@ use crate::AppState;
 use crate::identity::policy::{Rate, RoutePolicy};
 use crate::openapi::description::Routes;
 
-/// Who keeps a page open sends many requests, which must not use up the limit of calls. Without a session there is nothing to see.
+/// An open page sends many requests, which must not use up the general limit. The route is open because without a session there is nothing
+/// to see.
 const LOOK: RoutePolicy = RoutePolicy::OPEN.rate(Rate::Worker);
-/// Signing in is limited as requests with keys are, and so are the other forms.
+/// Signing in and all other forms are limited like requests with keys.
 const SEND: RoutePolicy = RoutePolicy::OPEN.rate(Rate::General).takes_form();
 
 /// The pages for browsers, which are added to the routes of the API.
 pub struct Pages {
     routes: Vec<Page>,
-    /// What happens to all requests and answers, those of the API too, with the [root](crate::Api::root) of the server.
+    /// Adds layers around the whole router, including the API. Its second argument is the [root](crate::Api::root) of the server.
     pub finish: fn(Router, Arc<str>) -> Router,
 }
 
@@ -34,32 +35,32 @@ impl Pages {
         Self { routes: Vec::new(), finish }
     }
 
-    /// A page that only shows something.
+    /// Adds a page that only shows something.
     pub fn look(self, path: &'static str, handlers: MethodRouter<AppState>) -> Self {
         self.add(path, handlers, vec![(Method::GET, LOOK)])
     }
 
-    /// A page that takes a form, at the address where it is shown.
+    /// Adds a page with a form that is sent to the address of the page.
     pub fn form(self, path: &'static str, handlers: MethodRouter<AppState>) -> Self {
         self.add(path, handlers, vec![(Method::GET, LOOK), (Method::POST, SEND)])
     }
 
-    /// A page whose form creates tasks.
+    /// Adds a page whose form creates tasks.
     pub fn creation(self, path: &'static str, handlers: MethodRouter<AppState>) -> Self {
         self.add(path, handlers, vec![(Method::GET, LOOK), (Method::POST, SEND.begins_trace())])
     }
 
-    /// A button that tests the connection to the control plane.
+    /// Adds the route of a button that tests the connection to the control plane.
     pub fn test(self, path: &'static str, handlers: MethodRouter<AppState>) -> Self {
         self.add(path, handlers, vec![(Method::POST, SEND.rate(Rate::TestConnection))])
     }
 
-    /// A stream, which does not end by itself.
+    /// Adds a stream, which does not end by itself.
     pub fn stream(self, path: &'static str, handlers: MethodRouter<AppState>) -> Self {
         self.add(path, handlers, vec![(Method::GET, LOOK.waits())])
     }
 
-    /// A file that is the same for everybody.
+    /// Adds a file that is the same for everybody.
     pub fn file(self, path: &'static str, handlers: MethodRouter<AppState>) -> Self {
         self.add(path, handlers, vec![(Method::GET, RoutePolicy::OPEN)])
     }

@@ -34,13 +34,13 @@ use bloom_tls::Tls;
 
 /// Connections at a time, if the limit of open files allows as many.
 pub const MAX_CONNECTIONS: usize = 8_192;
-/// Number of these that are spare: they are used when all others are taken.
+/// How many of these are spare. Spare connections are used when all others are taken.
 const SPARE: usize = 32;
 /// Time limit of the request's head on a spare connection.
 const SPARE_HEAD: Duration = Duration::from_secs(2);
 /// Time limit of a spare connection.
 const SPARE_TIME: Duration = Duration::from_secs(5);
-/// Bytes that are read of a request that is refused: if a connection is closed on unread bytes, the answer may get lost.
+/// How many bytes of a refused request are read. If a connection is closed with unread bytes, the answer may get lost.
 const UNREAD: usize = 64 << 10;
 const FULL: Error = Error::Later("All connections of the server are in use, try again");
 const SHARE_TAKEN: Error = Error::Later(
@@ -81,7 +81,7 @@ pub async fn serve(listener: TcpListener, state: AppState, pages: Pages, shutdow
 pub(crate) struct Served {
     pub settings: Settings,
     pub metrics: Metrics,
-    /// How an error is written that is answered before the router is asked.
+    /// Converts an error that occurs before the router is called to an answer.
     pub refuse: fn(Error) -> Response,
 }
 
@@ -110,7 +110,8 @@ pub(crate) async fn serve_router(listener: TcpListener, router: Router, served: 
             Ok((stream, address)) => {
                 let local = stream.local_addr().ok().map(|local| local.ip().to_canonical());
                 let peer = Peer { address, local, security: Security::Plain };
-                // A proxy carries the requests of many clients, whose addresses are known only from the requests.
+                // A trusted proxy has no share of its own, because it carries the requests of many clients, whose addresses are known only
+                // from the requests.
                 let share = (!trusts(&trusted_proxies, address.ip())).then(|| clients.take(network(address.ip())));
                 let refusal = match (share, permits.clone().try_acquire_owned()) {
                     (Some(None), _) => SHARE_TAKEN,

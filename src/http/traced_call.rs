@@ -11,8 +11,8 @@ use crate::identity::policy::RoutePolicy;
 
 const TRACEPARENT: &str = "traceparent";
 
-/// A request that is being answered. It has a span if it belongs to a trace or begins one: most requests are polls, which would be traces
-/// of their own.
+/// A request that is being answered. It has a span only if it belongs to a trace or begins one. Most requests are polls, and each of them
+/// would otherwise be a trace of its own.
 pub(crate) struct TracedCall {
     parent: Option<TraceContext>,
     span: Option<TraceContext>,
@@ -27,7 +27,8 @@ impl TracedCall {
         Self { parent, span, log: traces.log_span(span) }
     }
 
-    /// What tasks that the request creates have as their parent. If traces are off, the caller's own span: its agents can still join it.
+    /// The parent of the tasks that the request creates. If tracing is off, it is the caller's own span, so that agents can still join the
+    /// caller's trace.
     pub(crate) fn for_tasks(&self) -> Option<TraceContext> {
         self.span.or(self.parent)
     }
@@ -41,7 +42,7 @@ impl TracedCall {
     }
 }
 
-/// The caller's span. As the specification wants, a header that is not valid counts as none.
+/// The caller's span. As the specification requires, an invalid header is ignored.
 fn parent(headers: &HeaderMap) -> Option<TraceContext> {
     let mut given = headers.get_all(TRACEPARENT).iter();
     let first = given.next()?;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use axum::http::HeaderMap;
 use ipnet::IpNet;
 
-/// Both ends of the connection, and what TLS says of it.
+/// Both ends of the connection, and what TLS has established about it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub address: SocketAddr,
@@ -18,7 +18,7 @@ pub(crate) struct Peer {
 pub(crate) enum Security {
     Plain,
     Tls,
-    /// The client has a certificate of an authority in `TLS_CLIENT_CA_FILE`.
+    /// The client has a certificate from an authority in `TLS_CLIENT_CA_FILE`.
     VerifiedClient,
 }
 

@@ -30,7 +30,7 @@ impl Keys {
         self.known.is_empty()
     }
 
-    /// Whether there is a key that allows everything.
+    /// Whether there is an admin key.
     pub fn has_admin(&self) -> bool {
         self.known.iter().any(|(_, scope)| *scope == Scope::Admin)
     }
@@ -46,7 +46,7 @@ impl Keys {
             return Some(Scope::Admin);
         }
         let sent = digest(sent_key(headers)?);
-        // All keys are compared, also after a match, so that the time does not tell which key matched.
+        // All keys are compared, even after a match, so that the time does not reveal which key matched.
         let mut found = 0_u8;
         for (n, (known, _)) in (1_u8..).zip(&self.known) {
             let equal: Choice = known.ct_eq(&sent);

@@ -20,7 +20,7 @@ pub(crate) trait Io: AsyncRead + AsyncWrite + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Send> Io for T {}
 
-/// A connection that HTTP can be spoken on. Writes to a client that does not read fail after a time.
+/// A connection that is ready for HTTP. Writes fail if the client does not read for the write timeout.
 pub(crate) type Stream = Pin<Box<dyn Io>>;
 
 pub(crate) enum Begun {
@@ -29,11 +29,11 @@ pub(crate) enum Begun {
     NotTls(Stream),
 }
 
-/// Ends with an error if the handshake takes longer than `limit`.
+/// Performs the TLS handshake, if there is one. Returns an error if it takes longer than `limit`.
 pub(crate) async fn begin(stream: TcpStream, tls: Option<TlsAcceptor>, limit: Duration, write_timeout: Duration) -> io::Result<Begun> {
-    // Without this, small answers would be delayed. It fails only if the connection is closed.
+    // Without TCP_NODELAY, small answers would be delayed. The call fails only if the connection is closed.
     let _ = stream.set_nodelay(true);
-    // Else the system keeps what a client does not read for some minutes after its connection was given up.
+    // Without this timeout, the system would keep unread data for some minutes after the connection was given up.
     let unread_for = u32::try_from(write_timeout.as_millis()).unwrap_or(u32::MAX);
     let _ = set_tcp_user_timeout(&stream, unread_for);
     let Some(tls) = tls else { return Ok(Begun::Ready(limited(stream, write_timeout), Security::Plain)) };

@@ -17,8 +17,8 @@ use crate::messages::refusal::Refusal;
 
 const FORWARDED_HOST: &str = "x-forwarded-host";
 
-/// The scheme and host that the client called. `None` if the request names no host. A target with a host (`GET http://host/…`) counts more
-/// than `Host`, as HTTP demands.
+/// The scheme and host that the client called. `None` if the request names no host. A target with a host (`GET http://host/…`) takes
+/// precedence over `Host`, as HTTP requires.
 ///
 /// # Errors
 /// The request names several hosts, or an invalid one.
@@ -77,14 +77,14 @@ pub(crate) fn check_host(
         {
             Err(Refusal::UnknownHost)
         }
-        // With keys, requests of HTTP/1.0 may name no host, as some health checks do.
+        // If keys are configured, an HTTP/1.0 request may leave out the host, as some health checks do.
         None if is_open || version != Version::HTTP_10 => Err(Refusal::BadHost),
         _ => Ok(()),
     }
 }
 
-/// Every host that the request names; `None` for what is not a host. A page can make its browser send any `X-Forwarded-Host`, but not any
-/// `Host`, and a proxy may add its own value behind that of the client; so none of them counts alone.
+/// Every host that the request names; `None` for a value that is not a host. A page can make its browser send any `X-Forwarded-Host`, but
+/// not any `Host`, and a proxy may append its own value to the client's. So no value is trusted alone.
 fn hosts<'a>(target: &'a Uri, headers: &'a HeaderMap, peer: Option<Peer>, settings: &Settings) -> impl Iterator<Item = Option<Host>> + 'a {
     let is_proxied = is_proxied(peer, &settings.trusted_proxies);
     let forwarded = headers.get_all(FORWARDED_HOST).iter().filter(move |_| is_proxied);
@@ -112,7 +112,7 @@ fn is_ours(host: &Host, peer: Option<Peer>, settings: &Settings) -> bool {
     is_local || settings.hosts.iter().chain(&public).any(named)
 }
 
-/// A name of DNS may end with the dot of the root and means the same.
+/// Removes the final dot of a DNS name, which stands for the root and does not change the meaning.
 fn without_dot(name: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
 }
@@ -126,16 +126,17 @@ pub(crate) fn check_site(headers: &HeaderMap, called: Option<&Url>, settings: &S
     let is_own = |origin: &str| Url::parse(origin).is_ok_and(|origin| ours().any(|own| own == origin.origin()));
     let is_from =
         |wanted: &str| headers.get_all("sec-fetch-site").iter().any(|site| site.as_bytes().eq_ignore_ascii_case(wanted.as_bytes()));
-    // Browsers leave the origin out where a proxy has set `Referrer-Policy: no-referrer`, and still say that it is the same.
+    // If a proxy has set `Referrer-Policy: no-referrer`, browsers send `Origin: null`, but `Sec-Fetch-Site` still says that the origin is
+    // the same.
     let is_same = is_from("same-origin") && headers.get_all("sec-fetch-site").iter().count() == 1;
     let own_origin =
         headers.get_all(ORIGIN).iter().all(|origin| origin.to_str().is_ok_and(|origin| is_own(origin) || (is_same && origin == "null")));
-    // Another port of this host is the same site, but another page; without an Origin nothing says which one.
+    // Another port of this host is the same site but another origin, and without `Origin` the request does not say which port.
     let is_cross_site = is_from("cross-site") || (is_from("same-site") && !headers.contains_key(ORIGIN));
     if own_origin && !is_cross_site { Ok(()) } else { Err(Refusal::CrossSite) }
 }
 
-/// Whether a page of another site loads this, for example as an image: not a person who follows a link, nor a program.
+/// Whether a page of another site loads this, for example as an image. False if a person follows a link, and for programs.
 pub(crate) fn is_loaded_by_other_site(headers: &HeaderMap) -> bool {
     let has = |name: &str, test: fn(&str) -> bool| headers.get(name).and_then(|value| value.to_str().ok()).is_some_and(test);
     has("sec-fetch-site", |site| site.eq_ignore_ascii_case("cross-site")) && has("sec-fetch-mode", |mode| mode != "navigate")

@@ -1,7 +1,7 @@
-//! The keys that open this server: those of the environment, and the named ones, which are kept in memory.
+//! The keys that this server accepts: the keys of the environment, and the named keys, of which it keeps a copy in memory.
 //!
-//! The named keys are read again after each commit of this replica that changes them (before its answer), when another replica tells that
-//! stored settings have changed, and every few seconds in case that was missed.
+//! The named keys are read again after each commit of this replica that changes them (before the answer is sent), when another replica
+//! notifies this one of changed settings, and every few seconds in case a notification was missed.
 
 use std::collections::{HashMap, HashSet};
 use std::future::pending;
@@ -24,17 +24,17 @@ use bloom_engine::{Clock, Engine};
 use bloom_store::{Error, Store};
 
 const READ_EVERY: Duration = Duration::from_secs(10);
-/// An older copy is read again before a named key opens anything: this process may have been frozen, or cut off from the database, while
-/// another replica revoked the key.
+/// The age up to which a copy of the named keys is used. An older copy is read again before a named key is accepted, because another
+/// replica may have revoked the key while this process was frozen or cut off from the database.
 const MAX_AGE: Duration = Duration::from_secs(20);
-/// Requests with unknown keys cause one read in this time at most.
+/// Requests with unknown keys cause at most one read per this time.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long a request waits for the keys to be read.
 const READ_LIMIT: Duration = Duration::from_secs(5);
 
 const UNCHECKED: Refused = Refused::Later("The database does not answer, so this key can't be checked: try again");
 
-/// Whose key a request has.
+/// The key of a request.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// What the key allows.
@@ -50,19 +50,19 @@ impl Identity {
 
 /// A copy of the named keys.
 struct Named {
-    /// Each key, and for a while also the one that stood under its name before it was rotated.
+    /// Each key by its digest. After a rotation, the previous key of the name stays here for a while.
     by_digest: HashMap<String, Arc<ApiKey>>,
     /// A time before the copy was read; `None` if it never was.
     read_at: Option<Instant>,
 }
 
-/// When a key was used last, as this replica knows.
+/// When this replica last saw a key.
 struct LastUse {
     at: Ms,
     is_stored: bool,
 }
 
-/// The last uses of the named keys, which are stored every few seconds. Only keys that exist get in, so their number has a limit.
+/// When each named key was last used; stored every few seconds. Only existing keys are recorded, so the number of entries is limited.
 #[derive(Default)]
 struct Uses(parking_lot::Mutex<HashMap<String, LastUse>>);
 
@@ -84,7 +84,7 @@ impl Uses {
         if uses.is_empty() {
             return;
         }
-        // A failure is no harm: they are stored the next time.
+        // A failure does no harm, because the uses are stored the next time.
         if engine.writers.maintain(Maintenance::RecordKeyUses { uses: uses.clone() }).await.is_ok() {
             let mut known = self.0.lock();
             for (name, at) in uses {
@@ -101,7 +101,7 @@ pub(crate) struct KeyRing {
     environment: Keys,
     named: watch::Sender<Named>,
     uses: Arc<Uses>,
-    /// One read at a time, so that an older copy never replaces a newer one.
+    /// Held during a read, so that an older copy never replaces a newer one.
     reading: Arc<Mutex<()>>,
 }
 
@@ -111,17 +111,18 @@ impl KeyRing {
         Self { environment, named: watch::Sender::new(none), uses: Arc::default(), reading: Arc::default() }
     }
 
-    /// Whether named keys count. Without the admin key of the environment, a server may be open to everybody; then they protect nothing.
+    /// Whether named keys are accepted. Without an admin key in the environment, a server may be open to everybody, and then named keys
+    /// would protect nothing.
     pub(crate) fn takes_named_keys(&self) -> bool {
         self.environment.has_admin()
     }
 
-    /// Whether no key is asked for, so that everybody may do everything.
+    /// Whether the server needs no key, so that everybody may do everything.
     pub(crate) fn is_open(&self) -> bool {
         self.environment.is_empty()
     }
 
-    /// Whose key this is. `None` if the key is missing or wrong, was revoked or has expired.
+    /// The identity of the caller. `None` if the key is missing, wrong, revoked or expired.
     fn identify(&self, headers: &HeaderMap, now: Ms) -> Option<Identity> {
         if let Some(scope) = self.environment.scope(headers) {
             return Some(Identity { scope, key: None });
@@ -142,8 +143,8 @@ impl KeyRing {
         self.uses.0.lock().get(name).map(|last| last.at)
     }
 
-    /// Who may be called so in a session: a scope of the environment, or `key:` and the name of a key. A key that was rotated has two secrets for
-    /// a while, and a session is that of the one with which it began: it ends with it.
+    /// The identities that `who` in a session may stand for: a scope of the environment, or `key:` and the name of a key. A rotated key has
+    /// two secrets for a while. A session belongs to the secret with which it began, and ends with that secret.
     pub(crate) fn named_identities(&self, who: &str, now: Ms) -> Vec<Identity> {
         let Some(name) = who.strip_prefix("key:") else {
             let scope = Scope::parse(who).filter(|scope| self.environment.digest_of(*scope).is_some());
@@ -157,14 +158,14 @@ impl KeyRing {
         keys.map(|key| Identity { scope: key.scope, key: Some(Arc::clone(key)) }).collect()
     }
 
-    /// Takes note that the named key of this caller was used.
+    /// Records that the named key of this caller was used.
     pub(crate) fn used(&self, identity: &Identity, now: Ms) {
         if let Some(key) = &identity.key {
             self.uses.record(&key.name, now);
         }
     }
 
-    /// What the sessions of this key are signed with. `None` without a key.
+    /// The secret that signs the sessions of this key. `None` without a key.
     pub(crate) fn secret_of(&self, identity: &Identity) -> Option<[u8; 32]> {
         let own = match &identity.key {
             Some(key) => key.digest.clone(),
@@ -179,7 +180,7 @@ impl KeyRing {
         key.is_none_or(|key| self.current(key).is_some_and(|key| !key.has_expired(now)))
     }
 
-    /// The key of this secret as it is now: a rotation gives it an earlier end.
+    /// The current row of this key. A rotation may have given it an earlier expiry.
     fn current(&self, key: &ApiKey) -> Option<Arc<ApiKey>> {
         self.named.borrow().by_digest.get(&key.digest).cloned()
     }
@@ -192,8 +193,8 @@ impl KeyRing {
         self.read_unless(store, |at| at.elapsed() < MAX_AGE).await
     }
 
-    /// As [`identify`](Self::identify); but if the key is a named one that is not known, the keys are read again, because another replica may
-    /// have just created it.
+    /// Like [`identify`](Self::identify), but if the key looks like a named key and is unknown, the keys are read again, because another
+    /// replica may have just created it.
     pub(crate) async fn identify_again(&self, headers: &HeaderMap, store: &Store, clock: &Clock) -> Option<Identity> {
         let known = self.identify(headers, clock.now());
         if known.is_some() || !self.is_unknown(headers) {
@@ -204,14 +205,14 @@ impl KeyRing {
         if let Some(at) = read_at {
             tokio::time::sleep_until(at + LOOK_EVERY).await;
         }
-        // If that fails, the key is refused as unknown.
+        // If the read fails, the key is refused as unknown.
         if let Err(error) = self.read_unless(store, |at| at > arrived).await {
             tracing::warn!(error = error.line(), "the named keys could not be read");
         }
         self.identify(headers, clock.now())
     }
 
-    /// Whether this is a named key, and not one that is known and has expired.
+    /// Whether the request has a named key that is not in the copy. A key that has expired is in the copy.
     fn is_unknown(&self, headers: &HeaderMap) -> bool {
         let named = sent_key(headers).filter(|sent| self.takes_named_keys() && sent.starts_with(PREFIX.as_bytes()));
         named.is_some_and(|sent| !self.named.borrow().by_digest.contains_key(&hex::encode(digest(sent))))
@@ -221,7 +222,7 @@ impl KeyRing {
         self.named.borrow().read_at.is_some_and(is_recent)
     }
 
-    /// Reads the named keys, unless this holds for the time before they were read last.
+    /// Reads the named keys, unless `is_recent` holds for the time of the last read.
     async fn read_unless(&self, store: &Store, is_recent: impl Fn(Instant) -> bool) -> Result<(), Refused> {
         if self.was_read(&is_recent) {
             return Ok(());
@@ -234,7 +235,7 @@ impl KeyRing {
         Ok(timeout(READ_LIMIT, read).await.map_err(|_| UNCHECKED)??)
     }
 
-    /// Takes note that this key was revoked. If the keys can't be read now, only this one is removed from the copy.
+    /// Must be called after this key was revoked. If the keys can't be read now, only this one is removed from the copy.
     pub(crate) async fn revoked(&self, name: &str, store: &Store) {
         if let Ok(Ok(())) = timeout(READ_LIMIT, self.read(store)).await {
             return;
@@ -242,7 +243,8 @@ impl KeyRing {
         self.named.send_modify(|named| named.by_digest.retain(|_, key| key.name != name));
     }
 
-    /// Returns why, when the key is no longer valid, or can't be checked for long; never for a key of the environment.
+    /// Waits until the key is no longer valid, or could not be checked for too long, and returns the reason. Never returns for a key of the
+    /// environment.
     pub(crate) async fn lapse(&self, key: Option<&ApiKey>, clock: &Clock) -> Refused {
         let Some(key) = key else { return pending().await };
         let mut changes = self.named.subscribe();
@@ -290,7 +292,8 @@ impl KeyRing {
         Ok(())
     }
 
-    /// Stores when the named keys were used last. Apart from [`follow`](Self::follow), which must not wait for a database that takes no writes.
+    /// Stores when the named keys were last used. It is separate from [`follow`](Self::follow), which must not wait for a database that
+    /// accepts no writes.
     pub(crate) async fn store_uses(self, engine: Engine, shutdown: CancellationToken) {
         let mut ticks = interval(READ_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

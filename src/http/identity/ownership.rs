@@ -1,8 +1,9 @@
-//! What a named key is limited to: a submit key to the tasks that it created, a member key to those of its team, a worker's key to what its
-//! worker holds, and to the namespaces that it may serve.
+//! Limits a named key to what belongs to it: a submit key to the tasks that it created, a member key to the tasks of its team, and a
+//! worker's key to what its worker holds and to the namespaces that it may serve.
 //!
-//! Handlers check this before they send a command. That is safe: the owner and the team of a task or an upload and the worker of a lease never change,
-//! and ids are never used again. A context that a team has alone stops being that only when a key that was just given to others creates a task in it.
+//! Handlers check this before they send a command. That is safe: the owner and the team of a task or an upload and the worker of a lease
+//! never change, and ids are never reused. A context that belongs to one team alone can change in only one way: a key that has just been
+//! given to another team creates a task in it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -20,15 +21,15 @@ use bloom_core::task::{TaskSpec, TaskState};
 use bloom_core::worker::DispatchMode;
 use bloom_store::TaskFilter;
 
-/// As for the names that other keys choose.
+/// The longest name after the prefix was added: the same limit as for the names that other keys choose.
 const MAX_NAME: usize = 255;
-/// Ids in one query.
+/// The most ids in one query.
 const MAX_IDS: usize = 1_000;
 const NO_PUSH: &str = "This key does not allow its worker a url or dispatch 'push', because the server would send tasks and the agents' key \
     there: leave both out (start the agent without --listen), or create the worker's key or join token with --push";
 
-/// The text below this prefix, unless it is there already. Neither keys nor teams have a `/` in their names, so none reaches the names of
-/// another.
+/// Puts the prefix and a `/` in front of the text, unless they are there already. Names of keys and teams contain no `/`, so no caller can
+/// reach the names of another one.
 fn qualified(prefix: &str, text: &str) -> String {
     match text.strip_prefix(prefix) {
         Some(rest) if rest.starts_with('/') => text.to_owned(),
@@ -36,7 +37,7 @@ fn qualified(prefix: &str, text: &str) -> String {
     }
 }
 
-/// Only tasks that the caller sees match the filter that is returned.
+/// Narrows the filter to the tasks that the caller sees.
 ///
 /// # Errors
 /// If the database fails.
@@ -45,7 +46,7 @@ pub(crate) async fn filter(app: &AppState, caller: &Caller, filter: TaskFilter) 
     Ok(TaskFilter { owner: caller.sees(), context_id, ..filter })
 }
 
-/// As [`context`], if one is named.
+/// Calls [`context`] if the caller names a context.
 ///
 /// # Errors
 /// If the database fails.
@@ -56,7 +57,7 @@ pub(crate) async fn context_wanted(app: &AppState, caller: &Caller, named: Optio
     }
 }
 
-/// The id of a context that the caller names: a submit or member key may leave out what is in front of its own names.
+/// The id of the context that the caller names. A submit or member key may leave out the prefix of its own names.
 ///
 /// # Errors
 /// If the database fails.
@@ -66,8 +67,8 @@ pub(crate) async fn context(app: &AppState, caller: &Caller, id: String) -> Resu
     Ok(if is_known { id } else { qualified(&owner.prefix(), &id) })
 }
 
-/// Those of these contexts in which the team has tasks, and whether it has all. A member key may name them as they are, because those of the
-/// team's submit keys are not below the name of the team.
+/// The contexts in which the team has tasks, each with whether all of its tasks are the team's. A member key may name such a context by its
+/// full id, because the contexts of the team's submit keys do not have the prefix of the team.
 async fn of_team(app: &AppState, owner: &Owner, ids: Vec<String>) -> Result<HashMap<String, bool>, Error> {
     match owner {
         Owner::Key(_) => Ok(HashMap::new()),
@@ -75,8 +76,8 @@ async fn of_team(app: &AppState, owner: &Owner, ids: Vec<String>) -> Result<Hash
     }
 }
 
-/// Those of these contexts with tasks of the caller's team in which other keys have tasks too, because a key had another team before, or
-/// none. The team sees its own tasks there, and does not go on with the conversation.
+/// The contexts that the caller's team shares with keys outside the team. That happens if a key was in another team before, or in none. The
+/// team sees its own tasks in such a context, but can't continue the conversation.
 ///
 /// # Errors
 /// If the database fails.
@@ -102,7 +103,7 @@ fn not_alone(caller: &Caller, context: &str) -> Error {
     Error::Text { status: 409, text: text.into() }
 }
 
-/// Those of these tasks that the caller may see, if they exist.
+/// The tasks that exist and that the caller may see.
 ///
 /// # Errors
 /// If the database fails.
@@ -111,7 +112,7 @@ pub(crate) async fn tasks(app: &AppState, caller: &Caller, ids: Vec<TaskId>) -> 
         return Ok(app.store.owned(&ids, &owner).await?);
     }
     let Some((worker, namespaces)) = caller.worker().zip(namespaces_of(caller)) else { return Ok(ids) };
-    // What its worker has, or had last, it may end.
+    // The key may also end a run of the worker in another namespace, so it sees the tasks that its worker holds or held last.
     let is_seen = |task: &TaskState| {
         let holder = task.lease.as_ref().map(|lease| &lease.worker_id).or(task.last_lease.as_ref().map(|last| &last.worker_id));
         task.namespace.as_ref().is_some_and(|namespace| namespaces.contains(namespace)) || holder.is_some_and(|holder| holder == worker)
@@ -119,7 +120,7 @@ pub(crate) async fn tasks(app: &AppState, caller: &Caller, ids: Vec<TaskId>) -> 
     Ok(app.store.task_states(&ids).await?.iter().filter(|task| is_seen(task)).map(|task| task.id).collect())
 }
 
-/// Whether the caller may see the file, and remove it if it may write and no task uses it.
+/// Whether the caller may see the file. A caller that may write may then also remove it if no task uses it.
 ///
 /// # Errors
 /// If the database fails.
@@ -132,12 +133,12 @@ pub(crate) async fn file(app: &AppState, caller: &Caller, file: &File) -> Result
     }
 }
 
-/// The tasks to create, as the caller's own: their contexts and keys are below the name of its key, or of its team if it sees the tasks of
-/// the team, because a context shows a run what was said in it before, and a key tells of another task with the same key.
+/// Makes the new tasks the caller's own. Their contexts and keys get the name of the caller's key as a prefix, or the name of its team if
+/// the caller sees the team's tasks. Without the prefix, a run could read an earlier conversation of others in the same context, and an
+/// equal key would reveal a task of others.
 ///
 /// # Errors
-/// A name is too long, a context has tasks of others too, or a task depends on one that is not the caller's, or has
-/// such an input.
+/// A name is too long, a context also has tasks of others, or a task depends on a task or uses an input that is not the caller's.
 pub(crate) async fn specs(app: &AppState, caller: &Caller, mut specs: Vec<TaskSpec>) -> Result<Vec<TaskSpec>, Error> {
     let (Some(key), Some(owner)) = (caller.owner(), caller.sees()) else { return Ok(specs) };
     let prefix = owner.prefix();
@@ -202,10 +203,10 @@ pub(crate) async fn lease(app: &AppState, caller: &Caller, task: Option<TaskId>,
     if is_own { Ok(()) } else { Err(refused(app, own)) }
 }
 
-/// Whom the call acts for. A worker's key acts for its own worker.
+/// The holder that the call acts for. A worker's key always acts for its own worker.
 ///
 /// # Errors
-/// Another worker or its lease is named, or the database fails.
+/// The call names another worker or a lease of another worker, or the database fails.
 pub(crate) async fn holder(app: &AppState, caller: &Caller, task: Option<TaskId>, holder: Holder) -> Result<Holder, Error> {
     let Some(own) = caller.worker() else { return Ok(holder) };
     if let Some(named) = &holder.worker {
@@ -228,8 +229,8 @@ pub(crate) fn worker(app: &AppState, caller: &Caller, named: &str) -> Result<(),
     }
 }
 
-/// Refuses to let a worker's key choose a URL that the server calls, unless it may be pushed to: the server sends tasks and the key of the
-/// agents there.
+/// Refuses to let a worker's key choose a URL that the server calls, unless the key allows push: the server sends tasks and the agents' key
+/// to that URL.
 ///
 /// # Errors
 /// The key does not allow the URL, or the dispatch mode.
@@ -243,13 +244,13 @@ pub(crate) fn url(app: &AppState, caller: &Caller, change: &WorkerChange) -> Res
     Ok(())
 }
 
-/// The Kubernetes namespaces whose tasks the only worker of the key may serve; `None` for callers without that limit.
+/// The Kubernetes namespaces whose tasks the worker of the key may serve; `None` for callers without that limit.
 fn namespaces_of(caller: &Caller) -> Option<&[String]> {
     caller.worker().and(caller.key.as_ref()?.namespaces.as_deref())
 }
 
-/// Lets a worker's key with a limit of namespaces register only within that limit; if the registration names no namespaces, the key's are
-/// taken.
+/// Checks the namespaces in a registration against those of the worker's key. If the registration names none, the worker gets all
+/// namespaces of its key.
 ///
 /// # Errors
 /// The registration names a namespace that the key does not allow.

@@ -1,4 +1,4 @@
-//! What the middleware does for a route. Each handler has its policy beside it, and no route can be added without one.
+//! What the middleware does for a route. Each handler declares its policy, and no route can be added without one.
 
 use std::collections::HashMap;
 
@@ -10,22 +10,21 @@ use bloom_core::api_key::Scope;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RoutePolicy {
     pub access: Access,
-    /// Whether a submit key opens the route too, and a member key. Its handler then shows and changes only the tasks of that key, or of its
-    /// team.
+    /// Whether submit and member keys open the route too. The handler must then show and change only the tasks of the key or of its team.
     pub submit: bool,
-    /// Whether a member key opens the route, though no submit key does. Of tasks, its handler then shows only what those of its team are.
+    /// Whether member keys open the route although submit keys do not. The handler must then show only the tasks of the key's team.
     pub member: bool,
-    /// Whether a worker's key opens the route too, besides those of [`Access::Worker`]. Its handler then shows and changes only what a worker
-    /// holds.
+    /// Whether workers' keys open the route although its access is not [`Access::Worker`]. The handler must then show and change only what
+    /// a worker holds.
     pub worker: bool,
     pub rate: Rate,
     pub time: Time,
     pub body: BodyLimit,
-    /// Whether a request that belongs to no trace begins one.
+    /// Whether a request that belongs to no trace begins a new trace.
     pub begins_trace: bool,
 }
 
-/// The key that opens the route. All but those that a read key opens may change the database.
+/// The key that opens the route. Routes that need more than a read key may change the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// No key is needed.
@@ -33,26 +32,27 @@ pub(crate) enum Access {
     Read,
     Worker,
     Admin,
-    /// A join token, or the admin key, whose call the handler refuses with an explanation.
+    /// A join token. The admin key passes too, but the handler refuses its call with an explanation.
     Join,
 }
 
-/// Which limits on requests per minute the route counts in.
+/// The rate limits in which the route's requests count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rate {
     Unlimited,
     General,
-    /// The limit of the worker protocol: many workers may share one address. Pages that only show something count there too.
+    /// The limit of the worker protocol, which is higher because many workers may share one address. Pages that only show something count
+    /// here too.
     Worker,
-    /// A limit as high as that of the worker protocol, so that what runs say never keeps a lease from being renewed.
+    /// A separate limit of the same height as that of the worker protocol, so that events of runs never keep a lease from being renewed.
     Events,
-    /// The general limit, and also a limit of its own.
+    /// The general limit and, in addition, a limit of its own.
     TestConnection,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Time {
-    /// The request is ended after `REQUEST_TIMEOUT_SECONDS`.
+    /// The middleware aborts the request after `REQUEST_TIMEOUT_SECONDS`.
     Limited,
     /// The handler limits its time itself, because it waits for something.
     Own,
@@ -65,7 +65,7 @@ pub(crate) enum BodyLimit {
     Outputs,
     /// The handler reads the body itself, and limits it.
     Streamed,
-    /// The page reads the form when it knows who sends it ([`Api::gather`](crate::Api::gather)).
+    /// The page reads the form once it knows who sent it ([`Api::gather`](crate::Api::gather)).
     Form,
 }
 
@@ -86,17 +86,17 @@ impl RoutePolicy {
 
     pub(crate) const JOIN: Self = Self { access: Access::Join, rate: Rate::General, ..Self::OPEN };
 
-    /// A submit key opens the route too, and a member key.
+    /// Lets submit and member keys open the route too.
     pub(crate) const fn or_submit(self) -> Self {
         Self { submit: true, ..self }
     }
 
-    /// A member key opens the route too.
+    /// Lets member keys open the route too.
     pub(crate) const fn or_member(self) -> Self {
         Self { member: true, ..self }
     }
 
-    /// A worker's key opens the route too.
+    /// Lets workers' keys open the route too.
     pub(crate) const fn or_worker(self) -> Self {
         Self { worker: true, ..self }
     }
@@ -105,7 +105,7 @@ impl RoutePolicy {
         Self { rate, ..self }
     }
 
-    /// A request that belongs to no trace begins one.
+    /// Lets a request that belongs to no trace begin a new one.
     pub(crate) const fn begins_trace(self) -> Self {
         Self { begins_trace: true, ..self }
     }
@@ -137,7 +137,7 @@ impl RoutePolicy {
         matches!(self.access, Access::Worker | Access::Admin | Access::Join)
     }
 
-    /// Whether a call with such a key is one of a worker.
+    /// Whether a call with a key of this scope counts as a worker's call.
     pub(crate) fn is_of_worker(&self, scope: Scope) -> bool {
         self.access == Access::Worker || (self.worker && scope == Scope::Worker)
     }
@@ -145,7 +145,7 @@ impl RoutePolicy {
     /// The scopes that open the route, the smallest first.
     pub(crate) fn needed(&self) -> String {
         let scopes = Scope::ALL.iter().rev().filter(|scope| match self.access {
-            // A key of the admin opens it only to be told that it needs a join token.
+            // The admin key passes only so that the handler can explain that it needs a join token.
             Access::Join => **scope == Scope::Join,
             _ => self.allows(**scope),
         });

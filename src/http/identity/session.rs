@@ -1,7 +1,8 @@
-//! Sessions of browsers: a cookie that says whose key was shown, signed with a secret that is made of this key.
+//! Sessions of browsers: a cookie that names the key with which the browser signed in. It is signed with a secret that is derived from this
+//! key.
 //!
-//! Nothing is stored, so every replica accepts a session, and it ends when its key is changed or revoked. The admin key is a part of each
-//! secret: the database holds digests of the named keys, and who reads them must not be able to sign.
+//! Nothing is stored, so every replica accepts a session, and a session ends when its key is changed or revoked. The admin key is a part of
+//! each secret, because the database holds digests of the named keys, and someone who reads them must not be able to sign.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -15,7 +16,7 @@ use bloom_core::Ms;
 pub const SESSION_MS: Ms = 7 * 24 * 3_600_000;
 const VERSION: &str = "1";
 
-/// `None` if no key was shown, because the server has none.
+/// Begins a session and returns its cookie. `None` on a server without keys.
 pub(crate) fn begin(ring: &KeyRing, identity: &Identity, now: Ms) -> Option<String> {
     let mut random = [0_u8; 16];
     getrandom::fill(&mut random).ok()?;
@@ -35,7 +36,7 @@ pub(crate) fn read(ring: &KeyRing, cookie: &str, now: Ms) -> Option<Identity> {
     let who = String::from_utf8(BASE64.decode(who).ok()?).ok()?;
     let signature = BASE64.decode(signature).ok()?;
     let has_signed = |identity: &Identity| signer(ring, identity, claims).is_some_and(|signer| signer.verify_slice(&signature).is_ok());
-    // Only what is signed is believed.
+    // The content of the cookie is trusted only after its signature was checked.
     let identity = ring.named_identities(&who, now).into_iter().find(has_signed)?;
     let lasts = version == VERSION && parts.next().is_none() && now < until.parse::<Ms>().ok()?;
     ring.used(&identity, now);

@@ -18,19 +18,21 @@ use crate::limits::client_shares::{ClientPermit, Shares};
 use crate::messages::answer::{HandlerResult, json_bytes, to_json};
 use crate::messages::error::Error;
 
-/// How long the next piece of an answer waits for room. The write timeout is shorter, so clients that do not read free theirs before.
+/// How long the next piece of an answer waits for room. The write timeout is shorter, so clients that do not read are disconnected before,
+/// and free their room.
 const ROOM_WAIT: Duration = Duration::from_secs(60);
-/// How often a wait for room looks for it.
+/// How often a waiting answer checks for room.
 pub(crate) const ROOM_EVERY: Duration = Duration::from_millis(50);
 /// Bodies up to this size do not count: even thousands of them need little memory.
 const SMALL: usize = 64 << 10;
-/// The unit that the semaphore counts: the number of bytes could exceed its maximum.
+/// The bytes per permit of the semaphore, because a number of bytes could exceed its maximum.
 const UNIT: usize = 1 << 10;
 const TOO_MUCH_SENT: Error = Error::Later("The server is receiving too many large requests at once, try again");
 const TOO_MUCH_OF_ONE: Error = Error::Later("This address has too many large requests or answers at once: wait for some of them to end");
 const TOO_MUCH_READ: Error = Error::Later("The server is sending too many large answers at once, try again");
 
-/// A number of bytes that the bodies of all requests, or of all answers, share. One address may hold half of them, but always one body.
+/// A number of bytes that the bodies of all requests, or of all answers, share. One address may hold at most half of them, but always one
+/// body.
 #[derive(Clone)]
 pub(crate) struct Budget {
     free: Arc<Semaphore>,
@@ -50,7 +52,7 @@ impl Budget {
         Self { free: Arc::new(Semaphore::new(permits)), units, addresses: Shares::by_address(permits) }
     }
 
-    /// Enlarges the share to a body of this size. A body that is larger than the budget needs all of it.
+    /// Enlarges the share to fit a body of this size. A body that is larger than the budget takes all of it.
     ///
     /// # Errors
     /// Other bodies, or those of this client, hold too much of the budget.
@@ -90,10 +92,10 @@ impl Budget {
         Ok(share)
     }
 
-    /// As [`answer`](Self::answer), but waits until other answers free enough of the budget.
+    /// Like [`answer`](Self::answer), but waits until other answers have freed enough of the budget.
     ///
     /// # Errors
-    /// They did not in time.
+    /// They did not free it in time.
     pub(crate) async fn wait(&self, bytes: usize, client: IpAddr) -> Result<Share, Error> {
         let until = Instant::now() + ROOM_WAIT;
         loop {
@@ -105,7 +107,8 @@ impl Budget {
         }
     }
 
-    /// Room for an answer of about this size, taken before the call changes anything: its answer must not be refused afterwards.
+    /// Reserves room for an answer of about this size. It is reserved before the call changes anything, because the answer must not be
+    /// refused afterwards.
     ///
     /// # Errors
     /// Other answers, or those of this client, hold too much of the budget.
@@ -113,8 +116,9 @@ impl Budget {
         Ok(Room { budget: self.clone(), client, share: self.answer(bytes, client)? })
     }
 
-    /// Counts the bytes of the answer until they are sent. If there is no room, an answer that may be refused becomes a 503, and another one
-    /// is sent without being counted. Streams do not count: they hold little, and have limits of their own. Neither do [`Counted`] bytes.
+    /// Counts the bytes of the answer until they are sent. If there is no room, an answer that may be refused becomes a 503, and any other
+    /// answer is sent without being counted. Streams are not counted, because they hold little memory and have limits of their own.
+    /// [`Counted`] bytes are not counted again.
     pub(crate) async fn send(&self, answer: Response, client: IpAddr, may_be_refused: bool) -> Response {
         let size = answer.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
         let is_counted = answer.extensions().get::<Counted>().is_some();
@@ -133,11 +137,11 @@ impl Budget {
     }
 }
 
-/// Marks an answer whose bytes are counted already, or are in memory anyway, once for all clients.
+/// Marks an answer whose bytes are already counted, or which all clients share in memory anyway.
 #[derive(Clone, Copy)]
 pub(crate) struct Counted;
 
-/// Room for the answer of a call that changes something; see [`Budget::reserve`].
+/// Reserved room for the answer of a call that changes something; see [`Budget::reserve`].
 pub(crate) struct Room {
     budget: Budget,
     client: IpAddr,
@@ -145,7 +149,8 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// The answer, counted until it is sent. If it is larger than expected and there is no room for the rest, the rest does not count.
+    /// Makes the answer, which is counted until it is sent. If it is larger than expected and there is no room for the rest, the rest is
+    /// not counted.
     ///
     /// # Errors
     /// The body can't be serialized, which is a bug.
@@ -204,13 +209,13 @@ mod tests {
         assert_eq!(fit("192.0.2.3", 100 << 10).err(), Some(TOO_MUCH_SENT));
         drop((first, second, other));
         assert!(budget.addresses.is_unused());
-        // A body that can't grow holds what it held.
+        // A body that can't grow keeps the share that it had.
         let (other, mut share) = (fit("192.0.2.9", 900 << 10).unwrap(), fit("192.0.2.1", 100 << 10).unwrap());
         assert_eq!(budget.fit(&mut share, 200 << 10, "192.0.2.1".parse().unwrap()).err(), Some(TOO_MUCH_SENT));
         drop(other);
         assert_eq!(fit("192.0.2.1", 500 << 10).err(), Some(TOO_MUCH_OF_ONE));
         drop(share);
-        // A body that grows is one body.
+        // A body that grows still counts as one body.
         let mut share = Share::default();
         for bytes in [100 << 10, 400 << 10, 900 << 10] {
             budget.fit(&mut share, bytes, "192.0.2.1".parse().unwrap()).unwrap();

@@ -39,8 +39,8 @@ impl<Client: Clone + Eq + Hash> Shares<Client> {
         self.take_beside(0, client, 1)
     }
 
-    /// Permits for something that holds some already, for example for a body that grows. `None` if the client holds others beside these, and
-    /// would have more than its share.
+    /// Takes more permits for something that already holds `own` permits, for example for a growing body. `None` if the client also holds
+    /// other permits and would exceed its share.
     pub(crate) fn take_beside(&self, own: usize, client: Client, count: usize) -> Option<ClientPermit<Client>> {
         let mut held = self.held.lock();
         let all = held.get(&client).copied().unwrap_or_default();
@@ -54,7 +54,7 @@ impl<Client: Clone + Eq + Hash> Shares<Client> {
 }
 
 impl<Client: Eq + Hash> ClientPermit<Client> {
-    /// Adds the permits of another one of the same client.
+    /// Adds the permits of `other`, which must belong to the same client.
     pub(crate) fn merge(&mut self, mut other: Self) {
         self.count += std::mem::take(&mut other.count);
     }

@@ -23,7 +23,8 @@ pub(crate) struct Limiter {
 #[derive(Default)]
 struct Windows {
     below: Table,
-    /// A table of its own, so that a client with many addresses does not push out the windows of clients that exceeded the limit.
+    /// The windows of clients that exceeded the limit. They have a table of their own, so that a client with many addresses does not push
+    /// them out.
     over: Table,
 }
 

@@ -13,17 +13,18 @@ use bloom_core::api_key::Scope;
 
 /// Limit of the streams and waiting requests of each kind.
 const MAX_STREAMS: usize = 256;
-/// Limit of the files that arrive at a time. Each may be storing a chunk, and a writer takes no more than 64 jobs besides its batches.
+/// The most uploads at a time. Each of them may be storing a chunk, and a writer accepts no more than 64 jobs besides its batches.
 const MAX_UPLOADS: usize = 32;
-/// How many of them are for workers alone: a run that has ended must not wait for others' uploads.
+/// How many of them are reserved for workers, because a run that has ended must not wait for the uploads of others.
 const UPLOADS_OF_WORKERS: usize = MAX_UPLOADS / 4;
-/// Claims of one named key that wait. It speaks for one worker, whose agent has one at a time, and another one while it starts again.
+/// The most waiting claims of one named key. Such a key is for one worker. Its agent has one open claim at a time, and a second one while
+/// it restarts.
 const CLAIMS_OF_KEY: usize = 64;
 const FULL: Error = Error::Later("Too many requests are waiting right now, try again");
 const SHARE_TAKEN: Error = Error::Later("Too many requests of this client are waiting right now: end some of them, or try again");
 const KEY_SHARE_TAKEN: Error = Error::Later("Too many requests with this key are waiting right now: end some of them, or try again");
 
-/// Permits for requests that wait, by what they wait for.
+/// Permits for waiting requests, in a pool for each kind of request.
 pub(crate) struct StreamLimits {
     pub claims: PermitPool,
     pub waits: PermitPool,
@@ -34,7 +35,7 @@ pub(crate) struct StreamLimits {
     pub uploads: PermitPool,
 }
 
-/// A number of permits, of which one address, and one key from any number of addresses, may hold only its share.
+/// A pool of permits. One address may hold only its share, and so may one key, however many addresses use it.
 pub(crate) struct PermitPool {
     free: Arc<Semaphore>,
     /// The permits that only workers get.
@@ -51,7 +52,7 @@ pub(crate) struct Permit {
 }
 
 impl StreamLimits {
-    /// Claims that wait may use three quarters of the connections: workers need the rest for heartbeats and completions.
+    /// Waiting claims may use three quarters of the connections, because workers need the rest for heartbeats and completions.
     pub(crate) fn new(connections: usize) -> Self {
         let many = || PermitPool::new(MAX_STREAMS);
         Self {
@@ -67,7 +68,7 @@ impl StreamLimits {
 
 impl PermitPool {
     fn new(permits: usize) -> Self {
-        // A key has half of the share of an address, so that other keys have room behind the address of a proxy.
+        // A key gets half of an address's share, so that there is room for other keys behind the address of a proxy.
         Self {
             free: Arc::new(Semaphore::new(permits)),
             of_workers: 0,

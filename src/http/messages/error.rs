@@ -24,19 +24,19 @@ pub enum Error {
         status: u16,
         code: Code,
         text: String,
-        /// Seconds after which it may.
+        /// The number of seconds after which the call may be repeated.
         retry_after: Option<i64>,
     },
     /// The content of a request is wrong: 400.
     Invalid(Invalid),
     /// Temporarily unavailable, try again in a second: 503.
     Later(&'static str),
-    /// As `Later`, for probes. The cause is only logged.
+    /// Like `Later`, for probes. The cause is only logged.
     Unready {
         text: Cow<'static, str>,
         cause: String,
     },
-    /// As `Later`, because of the database. The cause is only logged.
+    /// Like `Later`, if the reason is the database. The cause is only logged.
     Away {
         text: Cow<'static, str>,
         cause: Option<String>,
@@ -61,7 +61,7 @@ impl Error {
         Self::Invalid(Invalid::field(name, text))
     }
 
-    /// Reports errors of the content as errors within this field.
+    /// Puts this field in front of the fields that errors of the content name.
     pub fn under(self, field: &'static str) -> Self {
         if let Self::Invalid(invalid) = self { Self::Invalid(invalid.under(field)) } else { self }
     }
@@ -104,7 +104,7 @@ fn to_json(body: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(body).unwrap_or_default()
 }
 
-/// An answer that the database may be the reason for. The middleware, which knows why nothing can be written, adds that.
+/// Marks an error whose reason may be the database. The middleware knows why nothing can be written, and adds that to the answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OfDatabase;
 
@@ -225,7 +225,7 @@ impl From<Rejection> for Error {
             Rejection::WrongAnswers { .. } => return Self::field("answers", rejection.to_string()),
             Rejection::NoUrl(_) => 400,
             Rejection::NoWorker | Rejection::ObjectTooOld | Rejection::UploadTooOld => 503,
-            // Only commands of reconcilers depend on a leadership.
+            // Only commands of reconcilers depend on leadership, so this is a bug.
             Rejection::NotLeader => return Self::Internal(rejection.to_string()),
         };
         let code = match &rejection {

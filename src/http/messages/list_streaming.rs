@@ -1,5 +1,5 @@
-//! Lists of rows that may be large. They are read and sent in pieces, so that for a client that does not read, only one piece is kept in
-//! memory, not the whole list.
+//! Lists of rows that may be large. A list is read and sent in pieces, so that a client that does not read takes the memory of one piece,
+//! not of the whole list.
 
 use std::net::IpAddr;
 

@@ -112,7 +112,7 @@ impl<S: Send + Sync> FromRequestParts<S> for AccountPath {
     }
 }
 
-/// `{context_id}`. A submit or member key may leave out what is in front of its own names, as when it creates tasks.
+/// `{context_id}`. A submit or member key may leave out the prefix of its own names, as it may when it creates tasks.
 pub(crate) struct ContextPath(Option<String>);
 
 impl ContextPath {

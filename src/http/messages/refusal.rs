@@ -30,7 +30,8 @@ impl Refusal {
         }
     }
 
-    /// Such refusals are about who the client is. They count in its rate limit, because it may be guessing keys.
+    /// Whether the refusal is due to who the client is. Such a refusal counts in the client's rate limit, because the client may be
+    /// guessing keys.
     pub(crate) fn is_about_client(self) -> bool {
         matches!(self, Self::Unauthorized | Self::Forbidden(..) | Self::NoClientCertificate)
     }

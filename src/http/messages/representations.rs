@@ -1,4 +1,4 @@
-//! Conversion of the store's rows and the engine's replies to answers.
+//! Converts rows of the store and replies of the engine to answers.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,10 +26,10 @@ pub(crate) fn show_task<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a Task
     Task::new(spec, state, waiting)
 }
 
-/// About the size of a task in an answer, without its texts.
+/// The approximate size of a task in an answer, without its texts.
 const TASK_BYTES: usize = 1 << 10;
 
-/// About the size of these tasks in an answer.
+/// The approximate size of these tasks in an answer.
 pub(crate) fn bytes_of<'a>(specs: impl IntoIterator<Item = &'a TaskSpec>) -> usize {
     let texts = |spec: &TaskSpec| spec.prompt.len() + spec.context_hints.iter().map(String::len).sum::<usize>();
     specs.into_iter().map(|spec| TASK_BYTES + texts(spec)).sum()
@@ -49,7 +49,7 @@ pub(crate) fn directives(engine: &Engine, worker: &str, accounts: &[String]) -> 
 
 pub(crate) type Projects = BTreeMap<ProjectId, Project>;
 
-/// The projects of these tasks, as they are now: what was edited counts for tasks that were created before.
+/// The current projects of these tasks. Edits of a project also apply to tasks that were created before them.
 pub(crate) async fn projects_of(store: &Store, specs: impl IntoIterator<Item = &TaskSpec>) -> Result<Projects, Error> {
     let ids: BTreeSet<ProjectId> = specs.into_iter().filter_map(|spec| Some(spec.project.as_ref()?.id)).collect();
     let mut projects = Projects::new();

@@ -1,4 +1,4 @@
-//! Request bodies: each is read before its handler runs, up to a size and a deadline.
+//! Request bodies. A body is read before its handler runs, up to a size limit and a deadline.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -21,46 +21,47 @@ use bloom_api::wire::Wire;
 /// Bytes beyond the limit that are read and dropped, so that a client that is still sending receives the answer.
 const DRAIN_BYTES: usize = 32 * 1024 * 1024;
 
-/// What is skipped of the body of a refused request, and for how long.
+/// How much of the body of a refused request is skipped, and for how long.
 const SKIPPED_BYTES: usize = 256 * 1024;
 const SKIP_LIMIT: Duration = Duration::from_secs(1);
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a server that stops waits for bodies that are under way. Who sends slowly must not delay the stop.
+/// How long a stopping server waits for bodies that are still arriving. Slow clients must not delay the stop.
 const AT_STOP: Duration = Duration::from_secs(1);
 
-/// The slowest line, in bytes per second, on which the largest answers of runs arrive.
+/// The slowest connection, in bytes per second, over which the largest outputs of runs must still arrive.
 const SLOWEST: u64 = 64 << 10;
 
-/// How much longer a request may take because its body is large: an answer of a run that does not arrive in time is sent again and again.
+/// The extra time for a request with a large body. Without it, an agent would send an output that does not arrive in time again and again.
 pub(crate) fn time_of(request: &Request, limit: Limit) -> Duration {
     let announced = request.body().size_hint().exact().unwrap_or(0).min(limit.bytes as u64);
     Duration::from_secs(announced / SLOWEST)
 }
 
-/// The answer to a request that is refused before its body was read. The body is read and dropped: a connection that is closed with bytes that
-/// were not read is reset, by which its client may lose the answer.
+/// Answers a request that is refused before its body was read. The body is read and dropped, because closing a connection with unread bytes
+/// resets it, and the client may then lose the answer.
 pub(crate) async fn refuse_unread(request: Request, answer: Response) -> Response {
     refuse_after(request, answer, SKIPPED_BYTES, SKIP_LIMIT).await
 }
 
-/// The same for a form of a page: a proxy that is still sending a person's file would tell of a server that does not answer.
+/// The same for a form of a page, with more time. A proxy that is still sending a person's file would otherwise report that the server does
+/// not answer.
 pub async fn refuse_unread_form(request: Request, answer: Response) -> Response {
     refuse_after(request, answer, DRAIN_BYTES, DRAIN_LIMIT).await
 }
 
 async fn refuse_after(request: Request, mut answer: Response, most: usize, limit: Duration) -> Response {
     let is_awaited = request.headers().contains_key(EXPECT);
-    // If the body did not come to its end, or the client waits for a word to send it, the connection can't be reused. This header tells the
-    // client.
+    // If the end of the body was not reached, or the client waits for a `100 Continue`, the connection can't be reused. This header says so
+    // to the client.
     if !discard(request.into_body(), is_awaited, most, limit).await {
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     answer
 }
 
-/// Drops the rest of a body that a handler has not read to its end. It takes longer than for a refused request, so that a
-/// client that is still sending a large file receives the answer. Returns false if the body did not come to its end.
+/// Reads and drops the rest of a body that a handler has not read to its end. It may take longer than for a refused request, so that a
+/// client that is still sending a large file receives the answer. Returns false if the end of the body was not reached.
 pub(crate) async fn drain(body: Body, is_awaited: bool) -> bool {
     discard(body, is_awaited, DRAIN_BYTES, DRAIN_LIMIT).await
 }
@@ -156,7 +157,7 @@ async fn read(mut body: Body, limit: Limit, drain: usize, mut has_room: impl FnM
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     pub bytes: usize,
-    /// The settings that it follows from.
+    /// The settings that determine it.
     pub settings: &'static str,
 }
 
