@@ -258,6 +258,6 @@ pub fn router(state: AppState, pages: Pages) -> Router {
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(middleware_state, middleware::middleware))
         .with_state(state);
-    // This layer must be outside of the layers that the pages add, because these show errors with the menu of the visitor.
+    // This layer must be outside of the layers that the pages add: these use the API to show errors with the menu of the visitor.
     finish(router, root).layer(Extension(api))
 }

@@ -21,12 +21,12 @@ use bloom_core::worker::WorkerStatus;
 /// Room for all agent slugs that a worker may name, and some more.
 const CAPABILITIES_BYTES: usize = limits::WORKER_AGENTS_BYTES + (4 << 10);
 const STATUSES: &str = "online, offline, syncing, error, unknown";
-/// What an agent may say of itself besides the documented fields, with the limits of their lengths.
+/// Fields that an agent may send about itself besides the documented ones, with the limits of their lengths.
 const DETAILS: [(&str, usize); 4] = [
     ("agent_version", limits::AGENT_VERSION_CHARS),
     ("os_info", limits::OS_INFO_CHARS),
     ("install_method", limits::INSTALL_METHOD_CHARS),
-    // By which an agent recognizes its own registration.
+    // An agent recognizes its own registration by this field.
     ("instance", limits::INSTALL_METHOD_CHARS),
 ];
 
@@ -106,7 +106,7 @@ pub(crate) async fn register(State(plane): State<ControlPlane>, caller: Caller, 
         last_seen: None,
     };
     let agent = plane.engine.writers.submit(caller.command(op::RegisterAgent { agent, is_repeatable })).await?;
-    // An agent that has been seen was registered before, and repeats that.
+    // An agent that was seen before only repeats its registration.
     if agent.last_seen.is_none() {
         tracing::info!(agent = agent.name, url = agent.url, "an agent was registered at the control plane");
     }
@@ -128,7 +128,7 @@ pub(crate) async fn heartbeat(State(plane): State<ControlPlane>, caller: Caller,
     let ip_addrs = fields.texts("ip_addrs", limits::IP_ADDRS, limits::IP_ADDR_CHARS);
     let project_id = fields.text("project_id", 0..=limits::PROJECT_NAME_CHARS);
     fields.check()?;
-    // A node may name its project; any other text is an id that it has elsewhere.
+    // A node may send the name of its project. Any other text is an id from another system.
     let named = project_id.as_ref().filter(|name| bloom_api::projects::canonical_id(name) == canonical_id);
     let name = named.unwrap_or(&canonical_id).clone();
     let heartbeat = op::RecordNode { canonical_id: canonical_id.clone(), name, node_id, obs_count, db_sha, ip_addrs, project_id };

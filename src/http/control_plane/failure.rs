@@ -1,4 +1,4 @@
-//! Errors of the control plane: `{"detail": …}`, a text or, for a body that is wrong, a list with the place of each mistake.
+//! Errors of the control plane: `{"detail": …}`. The detail is a text or, for an invalid body, a list with the location of each mistake.
 
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;

@@ -48,7 +48,7 @@ impl Fields {
         self.values.remove(name).filter(|value| !value.is_null())
     }
 
-    /// A text of so many characters.
+    /// A text whose number of characters is in this range.
     pub(crate) fn text(&mut self, name: &str, chars: RangeInclusive<usize>) -> Option<String> {
         match self.value(name)? {
             Value::String(text) if text.contains('\0') => self.wrong(name, "string_nul", "String must not contain NUL characters"),
@@ -63,7 +63,7 @@ impl Fields {
         }
     }
 
-    /// As [`text`](Self::text), for a field that must be there.
+    /// Like [`text`](Self::text), for a required field.
     pub(crate) fn required(&mut self, name: &str, chars: RangeInclusive<usize>) -> String {
         self.demand(name);
         self.text(name, chars).unwrap_or_default()
@@ -75,7 +75,7 @@ impl Fields {
         }
     }
 
-    /// A text that is one part of a path, such as a name.
+    /// A text that can be one segment of a path, such as a name.
     pub(crate) fn name(&mut self, name: &str, most_chars: usize) -> String {
         let text = self.required(name, 1..=most_chars);
         if is_no_part(&text) {
@@ -121,7 +121,7 @@ impl Fields {
         Some(texts)
     }
 
-    /// A JSON object of so many bytes, kept as it is.
+    /// A JSON object of at most this many bytes, kept as it is.
     pub(crate) fn object(&mut self, name: &str, most_bytes: usize) -> Option<Map<String, Value>> {
         let Value::Object(object) = self.value(name)? else {
             return self.wrong(name, "dict_type", "Input should be a JSON object");
@@ -141,7 +141,7 @@ impl Fields {
     pub(crate) fn url(&mut self, name: &str, chars: usize) -> String {
         let text = self.text(name, 0..=chars).unwrap_or_default();
         let text = text.trim_end_matches('/').to_owned();
-        // The parser drops white space, but others who read the text may not.
+        // The URL parser drops white space, but other readers of the text may not.
         let is_right = |text: &str| {
             let is_whole = !text.contains(|c: char| c.is_whitespace() || c.is_control());
             is_whole
@@ -164,7 +164,7 @@ impl Fields {
     }
 }
 
-/// Whether no path can have this text as a part.
+/// Whether this text can't be a segment of a path.
 pub(crate) fn is_no_part(text: &str) -> bool {
     matches!(text, "." | "..") || text.chars().any(char::is_control)
 }

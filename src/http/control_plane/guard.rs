@@ -25,7 +25,7 @@ use crate::middleware::{REQUEST_ID, log, request_id};
 use bloom_core::command::{Command, Requester};
 
 const KEY_HEADER: &str = "x-membridge-admin";
-/// Bodies are names and a few numbers; memories come from agents, not by this door.
+/// Bodies contain names and a few numbers. Memories are fetched from agents and never sent in a request.
 const MAX_BODY: Limit = Limit { bytes: 256 << 10, settings: "fixed for the control plane" };
 
 /// Who sent the request.
@@ -53,7 +53,7 @@ pub(crate) async fn guard(State(plane): State<ControlPlane>, request: Request, n
     let start = Instant::now();
     let (method, uri) = (request.method().clone(), request.uri().clone());
     let template = request.extensions().get::<MatchedPath>().cloned();
-    // Apart from the routes of the server, which may run in this process, too.
+    // The prefix keeps these routes apart from those of the server, which may run in the same process.
     let template = format!("membridge:{}", template.as_ref().map_or("unmatched", MatchedPath::as_str));
     let peer = request.extensions().get::<Peer>().copied();
     let id = request_id(request.headers());
@@ -103,7 +103,7 @@ fn refused(refusal: Refusal) -> Failure {
 }
 
 impl ControlPlane {
-    /// Compared as digests, in constant time.
+    /// Compares the digests of the keys in constant time.
     fn has_key(&self, headers: &HeaderMap) -> bool {
         let Some(wanted) = self.key else { return true };
         let given = headers.get(KEY_HEADER).map(|value| digest(value.as_bytes()));
@@ -113,7 +113,7 @@ impl ControlPlane {
     /// # Errors
     /// The key is missing or wrong, the host is not this server, or a page of another site sent the request.
     fn admit(&self, request: &Request, peer: Option<Peer>, has_key: bool) -> Result<(), Failure> {
-        // Nothing has such a name, and databases can't even look for it.
+        // No object has a NUL in its name, and PostgreSQL would refuse the query.
         if request.uri().path().contains("%00") {
             return Err(Failure::fixed(404, "Not Found"));
         }
@@ -132,7 +132,7 @@ impl ControlPlane {
             Ok(gathered) => gathered,
             Err(failure) => return Failure::from(failure).into_response(),
         };
-        // Those who call agents limit their time themselves.
+        // Handlers that call agents limit their time themselves.
         let is_limited = !request.uri().path().starts_with("/sync/");
         request.extensions_mut().insert(caller);
         let running = next.run(request);

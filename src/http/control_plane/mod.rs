@@ -1,7 +1,7 @@
 //! The control plane of this program: the HTTP interface of membridge on a port of its own, beside the server or without it.
 //!
-//! Its key is the admin key of the control plane, and its errors are `{"detail": …}`. Everything else that requests pass is shared with the
-//! server: connections and their limits, rate limits, host and site, bodies.
+//! Its key is the admin key of the control plane, and its errors are `{"detail": …}`. Everything else is shared with the server:
+//! connections and their limits, rate limits, the checks of host and site, and bodies.
 
 mod agents;
 mod failure;
@@ -35,7 +35,7 @@ use bloom_store::Store;
 use bloom_telemetry::Metrics;
 use failure::Failure;
 
-/// Snapshots that are fetched or delivered at a time: each one is in memory as a whole.
+/// The most snapshots that are fetched or delivered at a time. Each of them is in memory as a whole.
 const SYNCS: usize = 4;
 
 /// The control plane. Clones share its state.
@@ -51,11 +51,11 @@ pub struct Shared {
     settings: Settings,
     /// The digest of the admin key; `None` opens the control plane to everybody who reaches it.
     key: Option<[u8; 32]>,
-    /// Ends the wait for bodies.
+    /// Ends the waiting for bodies.
     shutdown: CancellationToken,
-    /// For requests without the key, and for the health.
+    /// The limit for requests without the key, and for the health check.
     general: Option<Limiter>,
-    /// For requests with the key: those of the fleet.
+    /// The limit for requests with the key, which the fleet sends.
     fleet: Option<Limiter>,
     bodies: Budget,
     syncs: Arc<Semaphore>,
@@ -70,7 +70,7 @@ impl Deref for ControlPlane {
 }
 
 impl ControlPlane {
-    /// `settings` with the keys that decide whether a request must name this server as its host: those of the control plane.
+    /// The keys in `settings` must be those of the control plane, because they decide whether a request must name this server as its host.
     pub fn new(
         engine: Engine,
         store: Store,
@@ -129,7 +129,7 @@ impl ControlPlane {
     }
 }
 
-/// The settings of the server, with what is particular to the control plane: the keys are only those that it asks for.
+/// The settings of the server, adapted to the control plane, which accepts only its own key.
 pub fn settings_of(server: &Settings, key: Option<&SecretString>) -> Settings {
     Settings { keys: crate::Keys::new(key, None, None), ..server.clone() }
 }

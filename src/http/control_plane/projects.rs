@@ -82,7 +82,7 @@ fn shown_node(node: &Node, project: &Project, now: Ms) -> Value {
     })
 }
 
-/// The project in the path, its nodes as they are shown, and the time to which their roles belong.
+/// The project in the path, its nodes as JSON, and the time at which they have their roles.
 async fn with_nodes(plane: &ControlPlane, canonical_id: &str) -> Result<(Project, Vec<Value>, Ms), Failure> {
     let project = plane.store.memory_project(canonical_id).await?.ok_or(Rejection::ProjectNotFound)?;
     let nodes = plane.store.nodes_of(canonical_id).await?;

@@ -1,4 +1,4 @@
-//! Memories: a push stores that of the leader, a pull hands the newest one out. Each leaves a job.
+//! Memories. A push stores the memory of the leader, and a pull delivers the newest one. Each sync is recorded as a job.
 
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -22,7 +22,7 @@ use bloom_dispatch::Snapshot;
 
 type Answer = Result<Response, Failure>;
 
-/// What a sync is asked for.
+/// The request for a sync.
 struct Wanted {
     action: JobAction,
     project: String,
@@ -30,7 +30,7 @@ struct Wanted {
     dryrun: bool,
 }
 
-/// Both sides of a sync, found.
+/// The two sides of a sync, as they were found.
 struct Sides {
     project: Project,
     url: String,
@@ -38,7 +38,7 @@ struct Sides {
     _turn: OwnedSemaphorePermit,
 }
 
-/// How a sync ended that went well.
+/// The outcome of a successful sync.
 struct Done {
     job: Job,
     memory: Value,
@@ -59,7 +59,7 @@ async fn sync(plane: ControlPlane, caller: Caller, action: JobAction, body: &[u8
     let dryrun = fields.flag("dryrun").unwrap_or_default();
     fields.check()?;
     let wanted = Wanted { action, project, agent, dryrun };
-    // Spawned, so that a caller that disconnects does not leave a sync without its job.
+    // In a background task, so that a sync is recorded as a job even if the caller disconnects.
     let running = tokio::spawn(async move { plane.sync(&wanted, &caller).await });
     let Done { job, memory } = running.await.map_err(|error| Error::Internal(error.to_string()))??;
     let mut shown = shown(&job);
@@ -83,7 +83,7 @@ impl ControlPlane {
         );
         let job =
             NewJob { status: JobStatus::Failed, detail: failure.line(), stderr: failure.line(), returncode: 1, ..new_job(wanted, &sides) };
-        // The caller gets the reason of the failure, even if its record can't be stored.
+        // The caller gets the reason for the failure even if the job can't be stored.
         if let Err(error) = self.engine.writers.submit(caller.command(op::RecordJob { job })).await {
             tracing::warn!(?error, "the job of a failed sync could not be recorded");
         }
@@ -98,7 +98,7 @@ impl ControlPlane {
         Ok(Sides { project, url: agent.url, begun: self.store.now().await?, _turn: turn })
     }
 
-    /// Fetches the leader's memory and stores it. The commit checks that the leader has led in the same term all the time.
+    /// Fetches the leader's memory and stores it. The commit checks that the agent has been the leader in the same term all the time.
     async fn store_memory(&self, wanted: &Wanted, sides: &Sides, caller: &Caller) -> Result<Done, Failure> {
         let Sides { project, .. } = sides;
         if project.role(&wanted.agent, sides.begun) != Role::Primary {

@@ -61,7 +61,7 @@ impl Error {
         Self::Invalid(Invalid::field(name, text))
     }
 
-    /// Puts this field in front of the fields that errors of the content name.
+    /// Reports errors in the content as errors within this field.
     pub fn under(self, field: &'static str) -> Self {
         if let Self::Invalid(invalid) = self { Self::Invalid(invalid.under(field)) } else { self }
     }

@@ -1,4 +1,5 @@
-//! What the description says of all calls alike: tags, names of parameters, headers of answers, examples, and the shared error answers.
+//! The parts of the description that all calls share: tags, names of parameters, headers of answers, examples, and the common error
+//! answers.
 
 use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
@@ -74,7 +75,7 @@ fn headers() -> Value {
     })
 }
 
-/// Adds all this to the description that was made from the routes.
+/// Adds the shared parts to the description that was made from the routes.
 ///
 /// # Errors
 /// The description can't be serialized, which is a bug.
@@ -101,7 +102,8 @@ pub(crate) fn complete(api: &OpenApi) -> Result<Value, serde_json::Error> {
     Ok(api)
 }
 
-/// utoipa describes a property that may be null in the first of its two alternatives; readers look for it at the property.
+/// utoipa puts the description of a nullable property into the first of its two alternatives. This moves it to the property, where readers
+/// look for it.
 fn describe_nullable(schemas: &mut Value) {
     for (_, schema) in schemas.as_object_mut().into_iter().flatten() {
         for (_, property) in schema.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
@@ -113,7 +115,7 @@ fn describe_nullable(schemas: &mut Value) {
     }
 }
 
-/// utoipa names the schema of a time after the type that `Ms` is an alias of.
+/// Renames the schema of times: utoipa names it after the type that `Ms` is an alias of.
 fn name_times(value: &mut Value) {
     if let Some(schemas) = value.pointer_mut("/components/schemas").and_then(Value::as_object_mut) {
         schemas.remove("i64");

@@ -172,7 +172,7 @@ pub fn openapi() -> Result<Value, serde_json::Error> {
     let (_, described, _) = routes().into_parts();
     let mut info = Info::new("bloom-runtime", env!("CARGO_PKG_VERSION"));
     info.description = Some(ABOUT.into());
-    // Where the description is: a proxy may have the server below a path.
+    // Relative to the address of the description, because a proxy may serve the server below a path.
     let here = Some([Server::new("./")]);
     let mut api = OpenApiBuilder::new().info(info).servers(here).paths(described.paths).components(described.components).build();
     let components = api.components.get_or_insert_with(Components::new);
@@ -202,7 +202,7 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operati
     .filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
 }
 
-/// Adds what the middleware requires and answers.
+/// Adds the requirements and the error answers of the middleware.
 fn complete(method: &Method, path: &str, operation: &mut Operation, policy: RoutePolicy) {
     let has_body = operation.request_body.is_some();
     let unknown_host = "The server has no keys, and the Host of the request is not an allowed host";
@@ -235,7 +235,7 @@ fn complete(method: &Method, path: &str, operation: &mut Operation, policy: Rout
         shared_answer(operation, 408);
         shared_answer(operation, 413);
     }
-    // All fields of these bodies are optional, and so are the bodies; a file may be empty.
+    // These bodies are optional, because all of their fields are. The body of a file may be empty.
     let is_optional = path.ends_with("/lease")
         || path == "/api/runtime/artifacts"
         || path.ends_with("/dispatch")

@@ -44,7 +44,7 @@ async fn openapi() -> HandlerResult {
     Ok(response)
 }
 
-/// What the page loads is relative to it, because a proxy may have the server below a path.
+/// The page loads its files by relative addresses, because a proxy may serve the server below a path.
 async fn explorer() -> HandlerResult {
     asset("index.html")
 }

@@ -305,7 +305,7 @@ fn lease() -> Value {
     })
 }
 
-/// The same, as the worker gets it that is to run the task.
+/// The same lease as the worker that is to run the task gets it.
 fn lease_to_run() -> Value {
     let of = json!({ "project_id": PROJECT, "project": "docs", "url": REPOSITORY, "branch_prefix": "bloom", "former_branch_prefixes": [] });
     with(lease(), &json!({ "budget_left": 0.5, "repository": of, "context_reset_at": AT - 60_000, "conversation": "8c1d6a52" }))

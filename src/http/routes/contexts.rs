@@ -43,7 +43,8 @@ pub(crate) async fn list(State(app): State<AppState>, caller: Caller, Query(para
     let next = ids.last().filter(|_| more).map(|last| params.next_link("/api/runtime/contexts", &format!("={last}")));
     let mut rows = app.store.contexts(&ids, owner.as_ref()).await?;
     if owner.is_some() && project.is_some() {
-        // Contexts of a key or team have an index, and so have those of a project, but not those of both.
+        // There is an index for the contexts of a key or team, and one for those of a project, but none for both. So the rows are filtered
+        // here.
         rows.retain(|row| row.newest.project == project);
     }
     page(&rows.iter().map(show_row).collect::<Vec<_>>().as_slice(), next)

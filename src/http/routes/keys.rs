@@ -1,4 +1,4 @@
-//! Named keys: create, list, rotate, revoke, and who calls; and the enrollment of workers.
+//! Named keys: create, list, rotate, revoke, and `whoami`; and the enrollment of workers.
 
 use std::collections::BTreeMap;
 
@@ -45,10 +45,10 @@ impl Secret {
     }
 }
 
-/// Lets what has changed count at this server when the client has its answer.
+/// Reads the named keys again, so that a change applies at this server before the client has its answer.
 async fn read_ring(app: &AppState) {
     if let Err(error) = app.ring.read(&app.store).await {
-        // The change is made, and nobody could ask for its answer again; the ring reads it later.
+        // The change is already committed, and the client could not get this answer again. The keys are read again later.
         tracing::warn!(%error, "the named keys could not be read");
     }
 }
@@ -101,10 +101,10 @@ pub(crate) async fn list(State(app): State<AppState>) -> HandlerResult {
     ok(&shown)
 }
 
-/// The key, with how much of its quota is used, and when it was used last: as it is recorded, or as this replica knows.
+/// The key with how much of its quota is used and when it was last used, according to the database or to this replica, whichever is later.
 async fn with_use<'a>(app: &AppState, key: &'a ApiKey, uses: &BTreeMap<String, Ms>) -> Result<Key<'a>, Error> {
     let (open_tasks, stored_bytes) = app.store.quota_use(key).await?;
-    // A key that had the name before may have been used, too.
+    // An earlier use may be that of another key that had the same name before.
     let last_used_at = uses.get(&key.name).copied().max(app.ring.last_use(&key.name)).filter(|at| *at >= key.created_at);
     Ok(Key { quota: KeyQuota::of(key, open_tasks, stored_bytes), last_used_at, ..key.into() })
 }

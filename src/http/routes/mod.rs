@@ -1,4 +1,4 @@
-//! The handlers of the API, a file for each resource, and each handler with its policy before it. A resource that takes several files has a
+//! The handlers of the API, in one file per resource, each with its policy in front of it. A resource that needs several files has a
 //! directory, which also contains what only its handlers need. A handler is reachable once `openapi::description::routes` lists it.
 
 pub(crate) mod audit;

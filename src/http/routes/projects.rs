@@ -31,7 +31,7 @@ use bloom_core::run_result::RunResult;
 use bloom_core::worker::Worker;
 use bloom_membridge::{Call, Upstream};
 
-/// Agents that one call asks for clones at the same time.
+/// How many agents one call asks for clones at the same time.
 const CLONES_AT_ONCE: usize = 16;
 /// The maximum length of the control plane's error text.
 const MAX_TEXT_CHARS: usize = 2_000;
@@ -191,7 +191,7 @@ pub(crate) async fn clone(State(app): State<AppState>, caller: Caller, path: Pro
     let node = node.ok_or(NO_NODE)?;
     let url = url_of(&node, app.store.worker(&node).await?.as_ref());
     let permit = app.stream_limits.agents.take(&caller)?;
-    // In a background task, so that a clone that was asked for is recorded even if the client disconnects.
+    // In a background task, so that the outcome of the clone is recorded even if the client disconnects.
     let done = tokio::spawn(async move {
         let _permit = permit;
         let answer = clone_at(&app, url, &wanted(&project)).await;
@@ -210,8 +210,8 @@ fn bad_gateway(text: String) -> Error {
     Error::Text { status: 502, text: text.into() }
 }
 
-/// Notes that a worker has the project of a run that has ended: its agent has made a clone, if it tells of a branch. It is noted once, in the
-/// background: if that fails, the next run is noted.
+/// Records that a worker has a clone of the project of a run that has ended. It has one if the agent reported a branch. This is recorded
+/// once, in the background; if it fails, the next run tries again.
 pub(crate) fn note_clone_for_run(app: &AppState, caller: &Caller, result: &RunResult) {
     if result.branch.is_none() {
         return;
@@ -236,10 +236,10 @@ pub(crate) fn note_clone_for_run(app: &AppState, caller: &Caller, result: &RunRe
     });
 }
 
-/// Where the agent of a worker is called.
+/// The URL at which the agent of a worker is called.
 ///
 /// # Errors
-/// It can't be called; the error says why.
+/// The agent can't be called; the error says why.
 fn url_of(node: &str, worker: Option<&Worker>) -> Result<String, String> {
     match worker {
         Some(worker) if !worker.url.is_empty() => Ok(worker.url.clone()),
@@ -248,7 +248,7 @@ fn url_of(node: &str, worker: Option<&Worker>) -> Result<String, String> {
     }
 }
 
-/// Has the agent of a worker clone a project.
+/// Asks the agent of a worker to clone a project.
 async fn clone_at(app: &AppState, url: Result<String, String>, wanted: &Value) -> Result<Map<String, Value>, String> {
     app.agents.clone_project(&url?, wanted).await
 }
@@ -262,7 +262,7 @@ fn wanted(project: &project::Project) -> Value {
     wanted
 }
 
-/// Where the clone is, as the agent's answer says.
+/// The path of the clone according to the agent's answer.
 fn path_of(answer: &Map<String, Value>) -> Option<String> {
     let path = answer.get("path")?.as_str()?;
     (path.len() <= MAX_TEXT_CHARS && !path.contains('\0')).then(|| path.to_owned())

@@ -48,7 +48,7 @@ pub(crate) async fn list(State(app): State<AppState>, caller: Caller, Query(para
     page(&shown, next)
 }
 
-/// Agents for which the team has queued or active tasks.
+/// The agents for which the team has queued or active tasks.
 async fn of_team(app: &AppState, team: &str) -> Result<BTreeMap<String, AgentTasks>, Error> {
     let mut tasks: BTreeMap<String, AgentTasks> = BTreeMap::new();
     for open in app.store.open_of_team(team).await? {

@@ -59,7 +59,7 @@ pub(crate) async fn get(State(app): State<AppState>, caller: Caller, Query(param
         labels: params.labels()?.into_iter().map(|label| (label.name, label.value)).collect(),
     };
     if filter.from.zip(filter.to).is_some_and(|(from, to)| from >= to) {
-        // Rounded to whole days, it would have the removed tasks of a day.
+        // For removed tasks, an empty period would be rounded to a whole day, so it is answered here.
         return page(&Vec::<UsageRow<'_>>::new(), None);
     }
     let (limit, skip) = (params.lenient("limit", MAX_LIMIT, 1..=MAX_LIMIT), params.row_cursor()?);
@@ -73,7 +73,7 @@ pub(crate) async fn get(State(app): State<AppState>, caller: Caller, Query(param
         runs: row.sums.runs,
         input_tokens: row.sums.input_tokens,
         output_tokens: row.sums.output_tokens,
-        // Sums of binary fractions: 2.3000000000000003.
+        // Rounded, because sums of binary fractions look like 2.3000000000000003.
         cost_usd: (row.sums.cost_usd * 1e9).round() / 1e9,
         cost_estimated: row.sums.cost_estimated,
     });

@@ -39,7 +39,7 @@ pub(crate) async fn list(State(app): State<AppState>, caller: Caller, Query(para
         task => task.flatten(),
     };
     let Listing { rows: mut sizes, cut: is_short } = match (task, caller.owner()) {
-        // What it uploaded are files.
+        // Uploads are files, so there are no answers among them.
         (None, Some(_)) if kind == Some(ArtifactKind::Answer) => return ok(&[(); 0]),
         (None, Some(key)) => app.store.upload_sizes(key, &page_wanted).await?,
         (Some(task), _) if ownership::tasks(&app, &caller, vec![task]).await?.is_empty() => return ok(&[(); 0]),

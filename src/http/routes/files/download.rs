@@ -100,7 +100,7 @@ impl Part {
         }
     }
 
-    /// A browser saves it: what a run wrote or a client uploaded is never shown as a page of this server.
+    /// A browser saves the content, so that what a run wrote or a client uploaded is never shown as a page of this server.
     fn answer(self, body: Body, content_type: &str, disposition: String) -> Response {
         let Self { range, size, is_partial, tag } = self;
         let mut response = Response::new(body);
@@ -141,7 +141,8 @@ enum Wanted {
     Nothing,
 }
 
-/// Several ranges, and what is no range of bytes, mean all, as RFC 9110 allows.
+/// Parses a header `Range`. For several ranges, or anything that is not a range of bytes, the whole content is returned, as RFC 9110
+/// allows.
 fn wanted(header: &str, size: u64) -> Wanted {
     let Some((unit, range)) = header.split_once('=') else { return Wanted::All };
     let Some((first, last)) = range.trim().split_once('-').filter(|_| unit.eq_ignore_ascii_case("bytes") && !range.contains(',')) else {

@@ -17,7 +17,7 @@ const CHUNK: u64 = CHUNK_BYTES as u64;
 /// A range of the file, as the body of an answer.
 ///
 /// # Errors
-/// It can't be delivered now, or was removed.
+/// The file can't be delivered now, or was removed.
 pub(crate) async fn body(app: &AppState, file: &File, range: Range<u64>) -> Result<Body, Error> {
     if range.is_empty() {
         return Ok(Body::empty());
@@ -39,7 +39,7 @@ pub(crate) async fn body(app: &AppState, file: &File, range: Range<u64>) -> Resu
             });
             Ok(Body::from_stream(stream::iter([Ok(first)]).chain(rest)))
         }
-        // It was moved to the object store, or removed, since its row was read.
+        // The file was moved to the object store, or removed, after its row was read.
         None => match app.store.file(file.id).await? {
             Some(File { object_url: Some(url), .. }) => of_object(app, file, &url, range).await,
             _ => Err(Error::fixed(404, "Artifact not found")),
@@ -54,7 +54,7 @@ async fn chunk(store: &Store, file: &File, range: &Range<u64>) -> Result<Option<
     let Some(chunk) = store.file_chunk(file.id, i64::try_from(number).unwrap_or(i64::MAX)).await? else { return Ok(None) };
     let size = chunk.len() as u64;
     let part = (range.start - begin).min(size)..(range.end - begin).min(size);
-    // Never empty: the range ends with the file.
+    // The part is never empty, because the range ends with the file at the latest.
     let [first, end] = [part.start, part.end].map(|at| usize::try_from(at).unwrap_or(usize::MAX));
     Ok(Some(Bytes::from(chunk).slice(first..end)).filter(|part| !part.is_empty()))
 }
@@ -65,8 +65,8 @@ async fn of_object(app: &AppState, file: &File, url: &str, range: Range<u64>) ->
     Ok(Body::from_stream(content.map_err(|failure| failure.text)))
 }
 
-/// The header Content-Disposition for a file of this name: a browser saves it, and never shows it as a page of this server. The name is the
-/// last part of the path, once for old clients and once as RFC 6266 has it.
+/// The header Content-Disposition for a file with this name. It makes a browser save the file instead of showing it as a page of this
+/// server. The name is the last part of the path, once for old clients and once as RFC 6266 specifies it.
 pub(crate) fn disposition(name: &str) -> String {
     let name = name.rsplit('/').next().unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._- ".contains(c);

@@ -1,5 +1,5 @@
-//! The handlers for artifacts and files, and the way of their content to the database or the object store and back. Outputs of runs pass through
-//! `output_objects`, files through `upload_content` and `file_content`.
+//! The handlers for artifacts and files, and how their content gets to the database or the object store and back. `output_objects` handles
+//! outputs of runs; `upload_content` and `file_content` handle files.
 
 pub(crate) mod artifacts;
 pub(crate) mod download;

@@ -1,4 +1,4 @@
-//! Outputs in the object store: written before a completion commits, read for its answers.
+//! Outputs in the object store. They are written before a completion commits, and read for answers.
 
 use std::time::Duration;
 
@@ -19,20 +19,20 @@ const GONE: Error = Error::fixed(
      left comes with another run of its task",
 );
 
-/// When the calls of a request to the object store must have ended: what is left of its time is for the commit.
+/// The time by which a request's calls to the object store must have ended. The rest of the request's time is for the commit.
 pub(crate) fn deadline(app: &AppState) -> Instant {
     const LONGEST: Duration = Duration::from_secs(10);
     Instant::now() + (app.settings.request_timeout / 3).min(LONGEST)
 }
 
-/// Writes a large output to the object store, and returns it. The completion refers to the object then. If that is not possible now, the
-/// completion keeps the output, and the leader moves it later.
+/// Writes a large output to the object store, makes the completion refer to the object, and returns the output. If that is not possible
+/// now, the completion keeps the output, and the leader moves it later.
 pub(crate) async fn write(app: &AppState, completion: &mut Completion, until: Instant) -> Option<String> {
     let objects = app.settings.objects.as_ref()?;
     if completion.output.as_ref().is_none_or(|output| output.len() <= LARGE_OUTPUT_BYTES) || objects.is_paused().await {
         return None;
     }
-    // Else a client without the lease could fill the bucket.
+    // Without this check, a client that does not hold the lease could fill the bucket.
     let states = app.store.task_states(&[completion.task]).await.ok()?;
     states.first()?.held_by(&completion.holder).ok()?;
     let output = completion.output.as_ref()?;
@@ -44,7 +44,7 @@ pub(crate) async fn write(app: &AppState, completion: &mut Completion, until: In
     };
     match timeout_at(until, written).await {
         Ok(Ok(stored)) => {
-            // The rest of the grace is more than the commit can take.
+            // The commit never takes as long as the second half of the grace period.
             completion.object = Some(ArtifactObject { artifact_id, stored, until: begun.saturating_add(objects.grace_ms() / 2) });
             completion.output.take()
         }
@@ -60,14 +60,14 @@ pub(crate) async fn write(app: &AppState, completion: &mut Completion, until: In
     }
 }
 
-/// An id of this time of the database, as the ids that commits make. The age of the object follows from it.
+/// A new id that contains this time of the database, like the ids that commits make. The age of the object is taken from it.
 pub(crate) fn new_artifact(at: Ms) -> Uuid {
     let mut random = [0; 10];
     random.copy_from_slice(&Uuid::now_v7().as_bytes()[6..]);
     uuid::Builder::from_unix_timestamp_millis(u64::try_from(at).unwrap_or_default(), &random).into_uuid()
 }
 
-/// The result with its output, wherever that is.
+/// The result with its output, which is read from the object store if it is there.
 ///
 /// # Errors
 /// The object store can't deliver it.
@@ -79,7 +79,7 @@ pub(crate) async fn whole(app: &AppState, mut result: RunResult) -> Result<RunRe
     Ok(result)
 }
 
-/// As [`whole`], for lists: an artifact that can't be read, or not in time, has no content, but its `url`.
+/// Like [`whole`], for lists. An artifact that can't be read, or not in time, has a `url` but no content.
 pub(crate) async fn whole_or_not(app: &AppState, results: Vec<RunResult>) -> Vec<RunResult> {
     let mut shown = Vec::with_capacity(results.len());
     let (until, mut is_away) = (deadline(app), false);
@@ -90,7 +90,7 @@ pub(crate) async fn whole_or_not(app: &AppState, results: Vec<RunResult>) -> Vec
         }
         let without = result.clone();
         let read = timeout_at(until, whole(app, result)).await;
-        // What is gone says nothing about the others.
+        // A missing object says nothing about the others.
         is_away = !matches!(&read, Ok(read) if read.as_ref().err().is_none_or(|error| error.status() == GONE.status()));
         shown.push(read.ok().and_then(Result::ok).unwrap_or(without));
     }
@@ -102,10 +102,10 @@ pub(crate) fn missing(artifact: Uuid, url: &str) -> Error {
     Error::Text { status: 503, text: "The artifact is in an object store that this server is not set up for".into() }
 }
 
-/// What was read of an artifact.
+/// Returns what was read of an artifact.
 ///
 /// # Errors
-/// The object store has not delivered it; the error tells whether it may later.
+/// The object store has not delivered it. The error says whether it may do so later.
 pub(crate) async fn readable<T>(objects: &Objects, artifact: Uuid, read: Result<T, Failure>) -> Result<T, Error> {
     let failure = match read {
         Ok(read) => return Ok(read),

@@ -1,4 +1,4 @@
-//! Files: uploaded by clients for tasks, and by agents of their runs; removed on request.
+//! Files: clients upload them for tasks, and agents upload those of their runs. Uploads are removed on request.
 
 use axum::extract::{Path, Request, State};
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
@@ -74,7 +74,7 @@ pub(crate) async fn upload(State(app): State<AppState>, caller: Caller, Query(pa
     }
 }
 
-/// What is checked before the file is read.
+/// The checks before the file is read.
 async fn begin(app: &AppState, caller: &Caller, params: &Params, headers: &HeaderMap) -> Result<(Wanted, Permit), Error> {
     let name = params.get("name").ok_or(Error::field("name", "Required: the name of the file"))?.to_owned();
     if let Some(wrong) = path_problem(&name) {
@@ -112,7 +112,8 @@ async fn begin(app: &AppState, caller: &Caller, params: &Params, headers: &Heade
     Ok((wanted, app.stream_limits.uploads.take(caller)?))
 }
 
-/// Refuses an upload for which the quota of the key has no room, as far as it tells its size, before it is read. The command checks it again.
+/// Refuses an upload that exceeds the quota of the key before it is read, if the request announces its size. The command checks the quota
+/// again.
 async fn check_quota(app: &AppState, caller: &Caller, headers: &HeaderMap) -> Result<(), Error> {
     let Some((key, most)) = caller.key.as_deref().and_then(|key| Some((key, key.quota.max_stored_bytes?))) else { return Ok(()) };
     let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<i64>().ok()).unwrap_or_default();
@@ -123,7 +124,7 @@ async fn check_quota(app: &AppState, caller: &Caller, headers: &HeaderMap) -> Re
     Ok(())
 }
 
-/// Refuses a run that does not hold its task before its file is read. The command checks it again.
+/// Refuses the file of a run that does not hold its task before the file is read. The command checks this again.
 async fn check_run(app: &AppState, caller: &Caller, run: &FileOfRun) -> Result<(), Error> {
     if ownership::tasks(app, caller, vec![run.task]).await?.is_empty() {
         return Err(Error::TASK_NOT_FOUND);

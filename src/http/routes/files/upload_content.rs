@@ -1,5 +1,5 @@
-//! The content of a file while it arrives: it goes to the database in chunks, or to the object store if it is small enough to be kept in
-//! memory until it is whole. Nothing is left of a file that does not arrive whole.
+//! The content of a file while it arrives. It is written to the database in chunks, or to the object store if it is small enough to be kept
+//! in memory until it is complete. Nothing is left of a file that does not arrive completely.
 
 use std::time::Duration;
 
@@ -24,12 +24,12 @@ use crate::messages::error::Error;
 use crate::middleware::Caller;
 use crate::routes::files::output_objects::new_artifact;
 
-/// A file of which nothing arrives for this time is given up.
+/// An upload is aborted if nothing of it arrives for this time.
 const IDLE: Duration = Duration::from_secs(30);
 /// How long a file may take to arrive.
 const LONGEST: Duration = Duration::from_secs(3600);
 const LONGEST_MS: Ms = 3_600_000;
-/// What is left of a file whose server died is removed so long after it began to arrive: long after the commit that adds it could happen.
+/// The chunks of an upload whose server died are removed this long after its beginning. No commit can add the file by then.
 const ABANDONED_MS: Ms = 2 * LONGEST_MS;
 const IDLE_TOO_LONG: Error = Error::fixed(408, "Nothing of the file arrived for 30 seconds");
 const TOO_LONG: Error = Error::fixed(408, "The file did not arrive within an hour");
@@ -39,16 +39,16 @@ const STOPPING: Error = Error::Later("The server is stopping, and the file has n
 pub(crate) struct Wanted {
     pub name: String,
     pub content_type: String,
-    /// What the client says of its content.
+    /// The digest of the content according to the client.
     pub sha256: Option<String>,
     pub kind: FileKind,
     pub run: Option<FileOfRun>,
 }
 
-/// Reads the file and adds it. Returns what is left of the body, too.
+/// Reads the file and adds it. Also returns the rest of the body.
 ///
 /// # Errors
-/// Only a bug; what else goes wrong is the first part of the result.
+/// Only a bug. Any other failure is in the first part of the result.
 pub(crate) async fn receive(
     app: &AppState,
     caller: &Caller,
@@ -59,7 +59,7 @@ pub(crate) async fn receive(
     let gone = CancellationToken::new();
     let _guard = gone.clone().drop_guard();
     let (app, caller) = (app.clone(), caller.clone());
-    // In a task of its own, which removes what has arrived if the client disconnects.
+    // In a background task, which removes the stored chunks even if the client disconnects.
     let task = tokio::spawn(async move {
         let _permit = permit;
         let mut arrival = Arrival::new(&app, &caller);
@@ -68,7 +68,7 @@ pub(crate) async fn receive(
             () = gone.cancelled() => Err(STOPPING),
             () = app.shutdown.cancelled() => Err(STOPPING),
         };
-        // Not cancelled: if the chunks were removed while the file is being added, it would have no content.
+        // This part is not cancelled: if the chunks were removed while the file is being added, the file would have no content.
         let outcome = match read {
             Ok(()) => arrival.finish(wanted).await,
             Err(error) => Err(error),
@@ -87,7 +87,7 @@ struct Arrival<'a> {
     /// What has arrived and is not stored yet.
     buffer: Vec<u8>,
     share: Share,
-    /// The object store that may get the file if it is small enough.
+    /// The object store for the file, if the file is small enough.
     objects: Option<Objects>,
     stored: Option<Stored>,
 }
@@ -146,7 +146,7 @@ impl<'a> Arrival<'a> {
         self.store(CHUNK_BYTES).await
     }
 
-    /// Stores what has arrived, as long as it has at least so many bytes.
+    /// Stores chunks of what has arrived, as long as at least this many bytes are left.
     async fn store(&mut self, least: usize) -> Result<(), Error> {
         while !self.buffer.is_empty() && self.buffer.len() >= least {
             let rest = self.buffer.split_off(self.buffer.len().min(CHUNK_BYTES));
@@ -183,7 +183,7 @@ impl<'a> Arrival<'a> {
         let bytes = i64::try_from(self.bytes).unwrap_or(i64::MAX);
         let add = op::AddFile { id, owner, team, run, name, content_type, bytes, sha256, kind, object_url, until };
         let added = self.app.engine.writers.submit(self.caller.command(add)).await;
-        // After another error it is not known whether the file was added. If not, its chunks are removed later.
+        // After any other error it is unknown whether the file was added. If it was not, its chunks are removed later.
         let is_refused = matches!(added, Err(bloom_engine::Error::Rejected(_)) | Ok(AddedFile { is_new: false, .. }));
         if !is_refused {
             self.stored = None;
@@ -191,8 +191,8 @@ impl<'a> Arrival<'a> {
         Ok(added?)
     }
 
-    /// Writes a file that is whole in memory to the object store, if it belongs there. Returns its id, until when it must be added, and its
-    /// URL. If that is not possible now, the leader moves the file later.
+    /// Writes a file that is completely in memory to the object store, if it belongs there. Returns its id, the time by which it must be
+    /// added, and its URL. If that is not possible now, the leader moves the file later.
     async fn write_object(&mut self) -> Option<(FileId, Ms, String)> {
         let objects = self.objects.clone().filter(|_| self.stored.is_none() && self.buffer.len() > LARGE_OUTPUT_BYTES)?;
         let begun = self.app.engine.clock.now();
@@ -203,7 +203,7 @@ impl<'a> Arrival<'a> {
             objects.write_file(id, content).await
         };
         match timeout(CALL_LIMIT, written).await {
-            // The rest of the grace is more than the commit can take.
+            // The commit never takes as long as the second half of the grace period.
             Ok(Ok(url)) => Some((id, begun.saturating_add(objects.grace_ms() / 2), url)),
             Ok(Err(failure)) => {
                 tracing::warn!(failure = failure.text, "a file could not be written to the object store: the database keeps it");
@@ -217,7 +217,7 @@ impl<'a> Arrival<'a> {
         }
     }
 
-    /// Has what was stored removed. If that is not possible now, it is removed later.
+    /// Removes the stored chunks. If that is not possible now, they are removed later.
     async fn forget(&mut self) {
         if let Some(Stored { file, .. }) = self.stored.take()
             && let Err(error) = self.app.engine.writers.maintain(Maintenance::DropChunks { file }).await

@@ -88,7 +88,7 @@ impl Hub {
                 }
             }
         }
-        // If the changes can't be read, or are too large to send, the clients have to list again.
+        // If the changes can't be read, or are too large to send, the clients must list the objects again.
         if self.backlog.has_readers() && publish(engine, store, changes, &self.backlog).await.is_err() {
             self.backlog.push(Piece::for_all(RESET));
         }

@@ -1,5 +1,5 @@
-//! The handlers of requests that wait for something or follow it: the end of a task, the events of a run, all changes. `hub` wakes them, and
-//! `watch_buffer` keeps the changes for clients that read slowly. `queue_history` remembers the last hour, for the charts of the pages.
+//! The handlers of requests that wait for the end of a task, or follow the events of a run or all changes. `hub` wakes them, and
+//! `watch_buffer` keeps the changes for clients that read slowly. `queue_history` records the last hour for the charts of the pages.
 
 pub(crate) mod hub;
 pub(crate) mod queue_history;

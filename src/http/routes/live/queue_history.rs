@@ -1,5 +1,5 @@
-//! How the queue was in the last hour, for the charts of the pages. Each replica remembers what it has seen since it started; all replicas hear
-//! of all commits, so they have seen the same.
+//! The states of the queue in the last hour, for the charts of the pages. Each replica records what it has seen since it started. All
+//! replicas hear of all commits, so they record the same.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use bloom_store::Store;
 
 const EVERY: Duration = Duration::from_secs(120);
 const KEPT: usize = 30;
-/// Queues whose heads are read at a time; each costs a query.
+/// The most queues whose heads are read for one moment. Each of them costs a query.
 const MOST_QUEUES: usize = 32;
 
 /// The state of the queue at one time, for the charts of the last hour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// The time of it.
+    /// The time of this state.
     pub at: Ms,
     /// Queued tasks, ready or not.
     pub queued: i64,
@@ -61,7 +61,7 @@ impl History {
         moments.push_back(moment);
     }
 
-    /// The last hour, the newest moment last; that one is now.
+    /// The states of the last hour, oldest first. The last one is the current state.
     ///
     /// # Errors
     /// If the database fails.

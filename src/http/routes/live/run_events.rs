@@ -40,7 +40,8 @@ const PIECE: i64 = 50;
 /// Limit of their bytes, unless a single event is larger: for each client that does not read, one piece is kept in memory.
 const PIECE_BYTES: i64 = 1 << 20;
 
-/// How long after the end of a task its last events are waited for. The worker may have died, or its disk may have been full.
+/// How long a stream waits for the last events after the end of a task. They may never arrive, because the worker may have died, or its
+/// disk may have been full.
 const LATE_EVENTS_MS: i64 = 30_000;
 
 pub(crate) const SEND: RoutePolicy = RoutePolicy::WORKER.rate(Rate::Events);
@@ -122,7 +123,7 @@ fn show(event: &TaskEvent) -> Result<Event<'_>, Error> {
     Event::new(event).map_err(|error| Error::Internal(format!("event {} of task {}: {error}", event.number, event.task_id)))
 }
 
-/// Whether no event of the task is to come: it is finished, and the last event of its run has arrived, or was waited for long enough.
+/// Whether no more events of the task are expected: it is finished, and the last event of its run has arrived or is overdue.
 fn is_told(state: &TaskState) -> bool {
     let is_late = || state.finished_at.is_none_or(|at| wall_clock() - at > LATE_EVENTS_MS);
     state.status.is_final() && (state.last_event_seq.is_none_or(|last| state.event_seq >= last) || is_late())

@@ -58,7 +58,7 @@ pub(crate) async fn watch(State(app): State<AppState>, caller: Caller, headers: 
 
 struct Watching {
     reader: Reader,
-    /// Whose tasks it is about; `None`: about everything.
+    /// The owner whose tasks are sent; `None`: everything is sent.
     owner: Option<Owner>,
     shutdown: CancellationToken,
     _permit: Permit,
@@ -66,7 +66,7 @@ struct Watching {
 
 impl Watching {
     async fn next(mut self) -> Option<(Bytes, Self)> {
-        // Pieces that are not for this stream must not delay its signs of life.
+        // Pieces that this stream does not send must not delay its keep-alive.
         let silence_ends = Instant::now() + KEEP_ALIVE_EVERY;
         loop {
             let piece = tokio::select! {
@@ -131,12 +131,12 @@ struct Frames<'a> {
     piece: Vec<u8>,
     /// The parts of the piece that are about tasks of submit and member keys.
     owned: Vec<Owned>,
-    /// Bytes that this commit may still take.
+    /// The bytes that are left for this commit.
     left: usize,
 }
 
 impl Frames<'_> {
-    /// Adds a frame, which is about the task, if one is given.
+    /// Adds a frame. `of` is the task that it is about, if it is about one.
     ///
     /// All frames have the same id, which only makes a client that reconnects send `Last-Event-ID`.
     fn add(&mut self, event: &str, data: &impl Serialize, of: Option<&TaskSpec>) -> Result<(), Error> {

@@ -52,7 +52,7 @@ impl Piece {
         Self { bytes, owned: Arc::default(), is_for_all: true }
     }
 
-    /// What a stream of this owner gets of the piece; all of it without one.
+    /// The part of the piece that a stream of this owner gets; without an owner, all of it.
     pub(crate) fn for_owner(&self, owner: Option<&Owner>) -> Option<Bytes> {
         let Some(owner) = owner.filter(|_| !self.is_for_all) else { return Some(self.bytes.clone()) };
         let own: Vec<u8> =

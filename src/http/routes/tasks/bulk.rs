@@ -60,25 +60,25 @@ pub(crate) async fn requeue(State(app): State<AppState>, caller: Caller, body: C
 /// A dry run counts no further than this, so that it ends before the client gives up.
 const MAX_COUNTED: usize = 100_000;
 
-/// How many tasks the answer names that were not changed.
+/// The most unchanged tasks that the answer names.
 const MAX_NOT_CHANGED: usize = 20;
 
 /// What a call changes.
 #[derive(Clone, Copy)]
 struct Change<'a> {
-    /// Of tasks in these states.
+    /// Only tasks in these states are changed.
     statuses: &'a [Status],
-    /// They run again, so those do not count in whose conversations others have part, and the oldest come first.
+    /// The tasks run again. So tasks in contexts that are shared with others are left out, and the oldest tasks come first.
     goes_on: bool,
-    /// Tasks that were created or ended after this do not count.
+    /// Tasks that were created or ended after this time are left out.
     as_of: Option<Ms>,
 }
 
-/// Only tasks that the call would change count, so a client that repeats the call while there are more comes to an end.
+/// Changes the tasks. Only tasks that the call would change count, so a client that repeats the call while `more` is true comes to an end.
 async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, op: impl Fn(TaskId) -> Op) -> HandlerResult {
     let limit = if bulk.dry_run { MAX_COUNTED } else { MAX_BATCH };
     let change = Change { as_of: bulk.as_of, ..change };
-    // From before it looks, so that it has counted all that was there then.
+    // Taken before the tasks are read, so that the count includes everything that existed at this time.
     let as_of = bulk.dry_run.then(|| bulk.as_of.unwrap_or_else(|| app.engine.clock.now()));
     let (tasks, more) = match bulk.named {
         Named::Ids(ids) => (changeable(app, caller, &ownership::tasks(app, caller, ids).await?, change).await?, false),
@@ -100,7 +100,7 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, 
         return ok(&BulkResult { matched, changed: 0, more, as_of, not_changed: Vec::new() });
     }
     let (mut open, mut changed, mut not_changed) = (tasks, 0, Vec::new());
-    // Some of them depend on others of them, which have to be changed first: these are tried again as long as others are changed.
+    // Some tasks depend on others in the list, which must be changed first. So refused tasks are tried again as long as others are changed.
     loop {
         let (mut waiting, before) = (Vec::new(), changed);
         let commands = open.iter().map(|task| caller.command(op(*task))).collect();
@@ -132,7 +132,7 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, 
     ok(&BulkResult { matched, changed, more, as_of: None, not_changed: not_changed.collect() })
 }
 
-/// Those of these tasks that the call would change, oldest first. A running task that was told to stop is not changed again.
+/// The tasks that the call would change, oldest first. A running task with a requested cancel is not changed again.
 async fn changeable(app: &AppState, caller: &Caller, ids: &[TaskId], change: Change<'_>) -> Result<Vec<TaskId>, Error> {
     let is_counted = |task: &TaskState| change.as_of.zip(task.finished_at).is_none_or(|(as_of, ended)| ended <= as_of);
     let fits = |task: &TaskState| {
@@ -162,7 +162,7 @@ async fn named_by(
         let mut last = None;
         loop {
             let page = match change.goes_on {
-                // Tasks are older than those that depend on them.
+                // A task is older than the tasks that depend on it.
                 true => app.store.oldest_task_ids(&filter, last, MAX_BATCH as i64).await?,
                 false => app.store.task_ids(&filter, &Page { limit: MAX_BATCH as i64, before: last }).await?,
             };
@@ -171,7 +171,7 @@ async fn named_by(
             }
             last = page.last().copied();
             tasks.extend(changeable(app, caller, &page, Change { statuses: &[*status], ..change }).await?);
-            // One task more shows that there are more.
+            // One task above the limit shows that there are more.
             if tasks.len() > limit {
                 tasks.truncate(limit);
                 return Ok((tasks, true));

@@ -73,7 +73,7 @@ pub(crate) async fn create_batch(State(app): State<AppState>, caller: Caller, bo
     // The fields of a task, which the errors name, are nested in `tasks` here.
     let (created, room) = submit(&app, &caller, specs).await.map_err(|failure| failure.under("tasks"))?;
     let mut tasks: Vec<Task<'_>> = created.iter().map(|task| show_task(&app.engine, &task.spec, &task.state)).collect();
-    // The answer has all tasks, whatever is found of warnings.
+    // The answer has all tasks, even if there are fewer lists of warnings.
     for (task, warnings) in tasks.iter_mut().zip(task_fields::warnings_of_each(body.raw()?)) {
         task.warnings = warnings;
     }
@@ -86,13 +86,14 @@ pub(crate) async fn create_batch(State(app): State<AppState>, caller: Caller, bo
     room.json(StatusCode::CREATED, &CreatedTasks { tasks, existed: created.iter().filter(|task| task.existed).count() })
 }
 
-/// A warning if the agent of a new task is probably misspelt. A submit key sees no workers, so it is not told the names of their agents either.
+/// A warning if the agent of a new task is probably misspelt. A submit key may not see workers, so it gets no warning, which would reveal
+/// the names of their agents.
 fn unknown_agent(app: &AppState, caller: &Caller, created: &CreatedTask) -> Option<String> {
     let is_told = !created.existed && caller.scope != Scope::Submit;
     is_told.then(|| app.engine.replica.unknown_agent(&created.spec.agent_slug)).flatten()
 }
 
-/// The created tasks, and the room for an answer that shows them.
+/// Creates the tasks. Also returns the room for an answer that shows them.
 async fn submit(app: &AppState, caller: &Caller, mut tasks: Vec<TaskSpec>) -> Result<(Vec<CreatedTask>, Room), Error> {
     tasks.iter_mut().try_for_each(|task| keep_within(task, app.settings.max_timeout_sec))?;
     let mut tasks = ownership::specs(app, caller, tasks).await?;
@@ -103,7 +104,7 @@ async fn submit(app: &AppState, caller: &Caller, mut tasks: Vec<TaskSpec>) -> Re
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
     let Some(value) = headers.get("idempotency-key").filter(|value| !value.is_empty()) else { return Ok(None) };
-    // Any bytes are accepted as a key; those that are not UTF-8 are read as Latin-1.
+    // Any bytes are accepted as a key. Bytes that are not UTF-8 are read as Latin-1.
     let bytes = value.as_bytes();
     let key = str::from_utf8(bytes).map_or_else(|_| bytes.iter().map(|byte| char::from(*byte)).collect(), str::to_owned);
     match text_problem(&key, 1, MAX_IDEMPOTENCY_KEY) {

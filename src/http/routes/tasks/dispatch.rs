@@ -74,7 +74,7 @@ pub(crate) async fn dispatch(
     ok(&Dispatched { dispatched: true, task_id, worker_id, lease_id, execution: execution.map(Cow::Owned) })
 }
 
-/// The URL at which agents reach this server: the configured one, else the one that this request used.
+/// The URL at which agents reach this server: the configured one, or else the one of this request.
 pub(crate) struct RuntimeUrl(pub String);
 
 impl FromRequestParts<AppState> for RuntimeUrl {

@@ -60,11 +60,12 @@ pub(crate) async fn lease(State(app): State<AppState>, caller: Caller, path: Tas
     let ttl_ms = request.ttl_seconds.map_or(app.settings.lease_ttl_ms, |seconds| seconds.0 * 1000);
     let worker = request.worker_id.map(|id| id.0);
     let reply = app.engine.lease(path.id()?, worker, ttl_ms, caller.requester()).await?;
-    // The lease is made by now. Without its trace, the caller can run the task all the same.
+    // The lease exists by now. If the spec can't be read, the lease is returned without its details, because the caller can run the task
+    // anyway.
     let spec = spec(&app.engine, &reply.task).await.ok();
     let projects = projects_of(&app.store, spec.as_deref()).await.ok();
     let lease = match spec.as_ref().zip(projects.as_ref()) {
-        // Who leases a task by this call has no profiles.
+        // A caller that leases a task by this call has no profiles.
         Some((spec, projects)) => Lease { profile_timeout_max: None, ..to_run(&app.engine, spec, &reply.task, projects)? },
         None => active(&reply.task)?,
     };
@@ -162,7 +163,7 @@ pub(crate) async fn complete(State(app): State<AppState>, caller: Caller, path: 
     completed(&app, &caller, &task, result, Prepared { room, known, written }).await
 }
 
-/// The answer has the output in the result and in the artifact.
+/// The answer contains the output twice, in the result and in the artifact.
 const fn bytes_of_result(output: usize) -> usize {
     output.saturating_mul(2)
 }
@@ -175,7 +176,7 @@ pub(crate) fn output_too_long(app: &AppState) -> Error {
     }
 }
 
-/// What a completion has before its command.
+/// What was prepared before the command of a completion.
 struct Prepared {
     room: Room,
     known: Option<Arc<TaskSpec>>,
@@ -208,7 +209,7 @@ async fn completed(
             // This call has changed nothing, so it may be refused now.
             drop(room);
             (room, _) = room_for(app, caller, task.id, bytes_of_result(stored.output_bytes())).await?;
-            // The worker only wants to know that it is stored, so an object store that is down does not keep it waiting.
+            // The worker only needs to know that the result is stored, so an object store that is down must not delay the answer.
             before = output_objects::whole_or_not(app, vec![stored]).await;
             before.first().ok_or_else(|| Error::Internal(format!("the result of lease {lease} is lost")))?
         }
@@ -316,14 +317,16 @@ pub(crate) async fn show_reply(
     room.json(StatusCode::OK, &show_task(&app.engine, &spec, &state))
 }
 
-/// Room for an answer with the task and so many bytes more, and the task's spec. The command refuses a task that does not exist.
+/// Reserves room for an answer with the task and this many more bytes. Also returns the spec of the task, if it exists; the command refuses
+/// a task that does not.
 async fn room_for(app: &AppState, caller: &Caller, task: TaskId, more: usize) -> Result<(Room, Option<Arc<TaskSpec>>), Error> {
     let mut specs = app.engine.specs.by_id(&[task]).await?;
     let room = app.room(caller, bytes_of(specs.iter().map(|spec| &**spec)).saturating_add(more))?;
     Ok((room, specs.pop()))
 }
 
-/// The spec as it was before the command: the task may be removed right after it, and what was done must be answered all the same.
+/// The spec that was read before the command, if it was. The task may be removed right after the command, and the answer must be sent
+/// anyway.
 async fn spec_of(app: &AppState, known: Option<Arc<TaskSpec>>, task: &TaskState) -> Result<Arc<TaskSpec>, Error> {
     match known {
         Some(known) => Ok(known),
@@ -336,7 +339,7 @@ fn active(task: &TaskState) -> Result<Lease<'_>, Error> {
     Lease::active(task).ok_or_else(|| without_lease(task))
 }
 
-/// The same, for the worker that is to run the task.
+/// The same lease, as the worker that is to run the task gets it.
 fn to_run<'a>(engine: &Engine, spec: &'a TaskSpec, task: &'a TaskState, projects: &'a Projects) -> Result<Lease<'a>, Error> {
     lease_to_run(engine, spec, task, projects).ok_or_else(|| without_lease(task))
 }

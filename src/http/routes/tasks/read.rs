@@ -26,7 +26,7 @@ use bloom_core::ids::TaskId;
 use bloom_core::task::Status;
 use bloom_store::{Listing, Page, TaskFilter};
 
-/// Number of tasks that `runs` shows.
+/// How many tasks `runs` shows.
 const MOST_RUNS: i64 = 50;
 
 pub(crate) const LIST: RoutePolicy = RoutePolicy::READ.or_submit();
@@ -59,7 +59,8 @@ pub(crate) async fn list(State(app): State<AppState>, caller: Caller, Query(para
 
 const PATH: &str = "/api/runtime/llm-tasks";
 
-/// Tasks that changed meanwhile and no longer match are left out, so a list by status has no task with another status.
+/// Sends the tasks as a list. Tasks that have changed meanwhile and no longer match the filter are left out, so a list by status never
+/// contains a task with another status.
 async fn show(app: &AppState, client: IpAddr, sizes: Vec<(TaskId, i64)>, next: Option<String>, filter: TaskFilter) -> HandlerResult {
     let filter = Arc::new(filter);
     let read = move |app: AppState, ids: Vec<TaskId>| {
@@ -125,7 +126,7 @@ pub(crate) fn filter_of_body(filter: &Filter) -> Option<TaskFilter> {
     with_status(read, filter.status.0.as_deref())
 }
 
-/// The filter with the ids of the tasks that ask, if it is about these. `None`: there are none.
+/// If the filter is about tasks with an open question, limits it to their ids. `None` if there are no such tasks.
 pub(crate) fn with_asking(app: &AppState, filter: TaskFilter) -> Option<TaskFilter> {
     if !filter.asks {
         return Some(filter);

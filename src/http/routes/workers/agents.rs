@@ -115,7 +115,7 @@ async fn order(app: AppState, caller: Caller, path: WorkerPath, body: &Content, 
     body.raw()?;
     let worker = with_url(&app, path).await?;
     let permit = app.stream_limits.agents.take(&caller)?;
-    // In a background task, so that an order that was sent is recorded even if the client disconnects.
+    // In a background task, so that an order that was sent is recorded even if the client disconnects meanwhile.
     let done = tokio::spawn(async move {
         let _permit = permit;
         let answer = app.agents.order(&worker.url, order).await;

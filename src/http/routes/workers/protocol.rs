@@ -1,4 +1,4 @@
-//! Calls of a worker about all its leases: claim, heartbeat, events, complete; and about the contexts that it keeps.
+//! Calls of a worker about all of its leases (claim, heartbeat, events, complete) and about the contexts that it keeps.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use bloom_core::reply::{self, StoredResult};
 use bloom_core::task::{TaskSpec, TaskState};
 use bloom_engine::ClaimRequest;
 
-/// Time beyond the write timeout, in which clients that do not read are disconnected.
+/// How much longer than the write timeout a delivery waits. By then, clients that do not read are disconnected.
 const DELIVERY_SLACK: Duration = Duration::from_secs(1);
 
 pub(crate) const CLAIM: RoutePolicy = RoutePolicy::WORKER.waits();
@@ -69,24 +69,25 @@ pub(crate) async fn claim(State(app): State<AppState>, caller: Caller, path: Wor
     let leased = tokio::select! {
         biased;
         leased = app.engine.claims.claim(request) => leased?,
-        // A lease that is made at this moment is not lost: it is missing in `held` of the next claim, which delivers it again.
+        // A lease that is made at this moment is not lost. It is missing in `held` of the next claim, which delivers it again.
         () = app.shutdown.cancelled() => Vec::new(),
     };
     let claimer = Claimer { worker, accounts, is_repeatable };
     deliver(&app, &caller, &claimer, leased).await
 }
 
-/// Who claims.
+/// The caller of a claim.
 struct Claimer {
     worker: WorkerId,
     accounts: Vec<String>,
-    /// It said which leases it holds.
+    /// Whether the claim says which leases the worker holds.
     is_repeatable: bool,
 }
 
-/// Answers with the leases, which are made by now, so the answer is not refused. If large answers have taken all room, it waits until clients
-/// have read theirs, or are disconnected because they do not; meanwhile it holds no tasks. If nothing is free even then, because they read
-/// slowly, the next claim delivers the leases again; one that does not say which leases the worker holds could not, so it is answered anyway.
+/// Answers with the leases. They exist by now, so the answer is not refused. If large answers have taken all the room, this waits until
+/// clients have read their answers or are disconnected because they do not; it keeps no tasks in memory meanwhile. If there is no room even
+/// then, because clients read slowly, the next claim delivers the leases again. A claim that does not say which leases the worker holds
+/// could not be repeated in this way, so it is answered anyway.
 async fn deliver(app: &AppState, caller: &Caller, claimer: &Claimer, leased: Vec<TaskState>) -> HandlerResult {
     let until = Instant::now() + app.settings.write_timeout + DELIVERY_SLACK;
     let mut specs = specs_of(app, &leased).await?;
@@ -160,7 +161,7 @@ pub(crate) async fn heartbeat(State(app): State<AppState>, caller: Caller, path:
     ok(&RenewedLeases { renewed, lost, directives })
 }
 
-/// A worker whose lease was found is known, so this is called only if the request named no such lease.
+/// Called only if the request named no existing lease of the worker, because a worker with a lease exists.
 async fn must_be_known(app: &AppState, worker: &str) -> Result<(), Error> {
     if app.store.worker(worker).await?.is_some() { Ok(()) } else { Err(Error::WORKER_NOT_FOUND) }
 }
@@ -235,7 +236,7 @@ pub(crate) async fn complete(State(app): State<AppState>, caller: Caller, path: 
     answer(&app, &worker, results).await
 }
 
-/// Notes why what was sent about a run is not stored.
+/// Records in the result why the data of a run was not stored.
 fn refuse(result: &mut RunResult, failure: &Error) {
     result.status = failure.status();
     result.error = Some(failure.line());
@@ -288,7 +289,7 @@ pub(crate) async fn events(State(app): State<AppState>, caller: Caller, path: Wo
             last_failure = Some(failure);
         }
     }
-    // Events of one run that can't be stored now must not hold up those of the others. If none can be, the database has failed.
+    // If the events of one run can't be stored now, those of the others are stored anyway. If none can be stored, the database has failed.
     if let Some(failure) = last_failure.filter(|_| results.iter().all(|result| result.status >= 500)) {
         return Err(failure);
     }

@@ -77,7 +77,7 @@ async fn held_by_worker(app: &AppState, team: &str) -> Result<Arc<HashMap<Worker
     Ok(Arc::new(held))
 }
 
-/// Those of these workers that exist, in this order; for a member key, with how many tasks of its team each holds.
+/// The workers that exist, in this order; for a member key, each with the number of tasks of the key's team that it holds.
 async fn read(app: AppState, ids: Vec<WorkerId>, of_team: Option<Arc<HashMap<WorkerId, i64>>>) -> Result<Vec<u8>, Error> {
     let workers: HashMap<_, _> = app.store.workers(&ids).await?.into_iter().map(|worker| (worker.id.clone(), worker)).collect();
     list_streaming::rows(ids.iter().filter_map(|id| workers.get(id)).map(|worker| {
@@ -146,7 +146,7 @@ pub(crate) async fn register(State(app): State<AppState>, caller: Caller, body: 
         ),
         _ => None,
     };
-    // A worker with such a name that was registered before names were checked is still accepted.
+    // A worker with an invalid name is still accepted if it was registered before names were checked.
     if let Some(wrong) = wrong
         && app.store.worker(&change.id).await?.is_none()
     {
@@ -163,7 +163,8 @@ pub(crate) async fn register(State(app): State<AppState>, caller: Caller, body: 
     if of_pauses.flatten().map(String::len).sum::<usize>() > limits::WORKER_AGENTS_BYTES {
         return Err(Error::field("pauses", format!("agents: Strings must have at most {} bytes together", limits::WORKER_AGENTS_BYTES)));
     }
-    // Every server keeps all workers in memory. Others may register some at this moment, which makes no difference.
+    // The number of workers is limited because every server keeps all of them in memory. Other servers may register a few more at this
+    // moment, which does no harm.
     let (is_known, count) = app.engine.replica.knows_worker(&change.id);
     if !is_known && count >= limits::WORKERS {
         return Err(TOO_MANY_WORKERS);
