@@ -1,6 +1,6 @@
 //! Embeds the migrations in the program: `(version, name, SQL)` of each, in their order, as the constants `SQLITE` and `POSTGRES`.
 //!
-//! The macro of sqlx does the same, and needs sqlx and all of its drivers compiled once more, for the compiler.
+//! The macro of sqlx would do the same, but sqlx and all of its drivers would have to be compiled a second time, for the host.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use bloom_core::Ms;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Where a store has the time from.
+/// Where a store gets the time from.
 #[derive(Clone, Debug, Default)]
 pub enum Clock {
     /// PostgreSQL's clock, or the machine's with SQLite.
@@ -16,13 +16,13 @@ pub enum Clock {
     Manual(Arc<AtomicI64>),
 }
 
-/// If the wall clock differs by more than this from the steady clock, somebody has set it.
+/// If the wall clock differs from the steady clock by more than this, it was set.
 const STEP_MS: i64 = 2_000;
 
 type Read = Box<dyn Fn() -> Ms + Send + Sync>;
 
-/// The time since the machine started, plus an offset that makes it the wall-clock time. So time advances evenly, also while the machine
-/// sleeps and if the wall clock is set. [`follow`](Self::follow) takes such a change over at one known moment.
+/// The time since the machine started, plus the offset to the wall clock. So time advances evenly, even while the machine sleeps and when
+/// the wall clock is set. [`follow`](Self::follow) adopts such a change at one known moment.
 pub(crate) struct SteadyClock {
     wall: Read,
     since_start: Read,
@@ -43,7 +43,7 @@ impl SteadyClock {
         self.offset.load(Ordering::SeqCst).saturating_add((self.since_start)())
     }
 
-    /// Takes over the wall clock's time if it was set. Returns the step in ms, which is positive if forward.
+    /// Adopts the wall clock's time if that clock was set. Returns the step in ms, which is positive for a step forward.
     pub(crate) fn follow(&self) -> Option<i64> {
         let step = (self.wall)() - self.now();
         if step.abs() <= STEP_MS {

@@ -41,7 +41,7 @@ row! {
     }
 }
 
-/// `ON CONFLICT` of the key of nodes, which has two columns.
+/// The `ON CONFLICT` clause for nodes, whose key has two columns.
 fn upsert_node() -> String {
     let sets: Vec<_> = NODE.all_but(&["canonical_id", "node_id"]).iter().map(|name| format!("{name} = excluded.{name}")).collect();
     format!("ON CONFLICT (canonical_id, node_id) DO UPDATE SET {}", sets.join(", "))
@@ -71,7 +71,7 @@ statement!(
     |_d| "DELETE FROM membridge_jobs WHERE id <= (SELECT id FROM membridge_jobs ORDER BY id DESC LIMIT 1 OFFSET {JOBS_KEPT})"
 );
 
-/// Adds the statements that write what the batch changed. Removals come first, because what is added may have the key of what is removed.
+/// Adds the statements that write what the batch changed. Removals come first, because a new row may have the key of a removed one.
 pub(crate) fn save<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
     let dirty = &set.dirty.control_plane;
     if !dirty.removed_agents.is_empty() {
@@ -164,12 +164,12 @@ impl Store {
         first(&self.pool().fetch(&ONE_AGENT, Args::new().text(name)).await?, Agent::read)
     }
 
-    /// The projects of the control plane, newest first, with the numbers of their nodes and when the newest memory was stored.
+    /// The projects of the control plane, newest first, each with the number of its nodes and the time when its newest memory was stored.
     pub async fn memory_projects(&self) -> Result<Vec<(Project, i64, Option<Ms>)>, Error> {
         all(&self.pool().fetch(&PROJECTS, Args::new()).await?, |row| Ok((Project::read(row)?, row.take()?, row.take()?)))
     }
 
-    /// The project with this name; else the one with this canonical id.
+    /// The project with this name, or else the project with this canonical id.
     pub async fn memory_project_named(&self, name: &str) -> Result<Option<Project>, Error> {
         first(&self.pool().fetch(&ONE_PROJECT, Args::new().text(name)).await?, Project::read)
     }
@@ -205,7 +205,7 @@ impl Store {
         first(&self.pool().fetch(&ONE_JOB, Args::new().uuid(id)).await?, Job::read)
     }
 
-    /// Whether a server keeps tasks or workers here.
+    /// Whether the database contains tasks or workers of a server.
     pub async fn has_work(&self) -> Result<bool, Error> {
         Ok(first(&self.pool().fetch(&HAS_WORK, Args::new()).await?, |row| row.take())?.unwrap_or_default())
     }

@@ -1,4 +1,4 @@
-//! Implements the interface of the engine and the reconcilers. Their reads have connections of their own.
+//! Implements the interface of the engine and the reconcilers, whose reads have connections of their own.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

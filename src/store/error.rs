@@ -83,12 +83,13 @@ impl Error {
         matches!(self, Self::Conflict(_))
     }
 
-    /// Whether the database is the reason, not the call: it can't be reached or used, rows are locked, or a commit's outcome is unknown.
+    /// Whether the reason is the database and not the call: it can't be reached or used, rows are locked, or the outcome of a commit is
+    /// unknown.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable(..) | Self::Locked(_) | Self::CommitUnknown(_)) || self.fault().is_some()
     }
 
-    /// The content of the database, or its handling of a statement, is wrong: another try would fail as well.
+    /// Whether the content of the database, or its handling of a statement, is wrong. Another try would fail as well.
     pub fn is_fault(&self) -> bool {
         matches!(self, Self::Corrupt(_) | Self::Other(_))
     }
@@ -116,7 +117,7 @@ impl From<Error> for bloom_database::Error {
             Error::Locked(text) => Self::Locked(text),
             Error::NotLeader => Self::NotLeader,
             Error::CommitUnknown(text) => Self::CommitUnknown(text),
-            // What these say of themselves looks like a wrong host or password.
+            // The messages of these errors would suggest a wrong host or password, so the reason comes first.
             Error::Unavailable(reason @ (OutageReason::DiskFull | OutageReason::Connections | OutageReason::ReadOnly), text) => {
                 Self::Unavailable(format!("{} ({text})", reason.text()))
             }
@@ -162,7 +163,7 @@ impl From<sqlx::Error> for Error {
     }
 }
 
-/// The error for people. The driver adds the line of PostgreSQL's own source code.
+/// The text of the error for people. The driver's own text also contains the line of PostgreSQL's source code.
 pub(crate) fn told(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Database(database) => {
@@ -186,24 +187,25 @@ fn of_sqlite(code: &str) -> Option<u32> {
     if code.len() == 5 { None } else { code.parse().ok().map(|code: u32| code & 0xff) }
 }
 
-/// A full disk and I/O errors.
+/// The codes of a full disk and of I/O errors.
 fn is_disk(code: &str) -> bool {
     matches!(code, "53100" | "58030") || matches!(of_sqlite(code), Some(10 | 13))
 }
 
-/// A file that is damaged, or not an SQLite file any more.
+/// The codes of a file that is damaged, or is no longer an SQLite file.
 fn is_damage(code: &str) -> bool {
     matches!(of_sqlite(code), Some(11 | 26))
 }
 
-/// PostgreSQL: shutdown, start, lost connection, a user or database that is refused, a right that is missing, timeout, too many connections, standby. SQLite: a file that can't be opened.
+/// PostgreSQL's codes for shutdown, startup, a lost connection, a refused user or database, missing privileges, a timeout, too many
+/// connections, and a standby. SQLite's code for a file that can't be opened.
 fn is_outage(code: &str) -> bool {
     matches!(code, "42501" | "57014" | "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04" | "25006")
         || (code.len() == 5 && ["08", "28", "3D", "53"].iter().any(|class| code.starts_with(class)))
         || of_sqlite(code) == Some(14)
 }
 
-/// The writer's row was removed because its replica was silent for very long. A new connection registers a new writer.
+/// Whether the writer's row was removed, because its replica was silent for very long. A new connection registers a new writer.
 fn is_writer_gone(code: &str, message: &str) -> bool {
     matches!(code, "23502" | "1299") && message.contains("batches")
 }

@@ -42,7 +42,8 @@ pub(crate) struct Health {
     files: Option<Files>,
     lasting: SetOnce<Fault>,
     outage: Mutex<Option<Outage>>,
-    /// Writes of PostgreSQL have been tried, and since then there was no error that may be of one command alone, or of all.
+    /// Writes to PostgreSQL have been tried successfully, and since then no error occurred of which it is unknown whether it affects one
+    /// command or all.
     is_trusted: AtomicBool,
 }
 
@@ -69,13 +70,13 @@ impl Health {
         *self.lasting.wait().await
     }
 
-    /// Must be called when it is noticed that an import has begun since the start.
+    /// Must be called when an import is noticed that has begun since the start.
     pub(crate) fn imported(&self) -> Error {
         self.lost(Fault::Imported, "the database has an import that began after this server started")
     }
 
     /// # Errors
-    /// If nothing may be written any more.
+    /// Nothing may be written any more.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.lasting().map_or(Ok(()), |fault| Err(Error::Unusable(fault)))
     }
@@ -83,7 +84,7 @@ impl Health {
     /// Must be called after a commit, before its replies.
     ///
     /// # Errors
-    /// If the commit went into a file that was removed or replaced.
+    /// The commit went into a file that was removed or replaced.
     pub(crate) fn committed(&self) -> Result<(), Error> {
         self.check()?;
         for (path, identity) in self.files.iter().flat_map(|files| &files.known) {
@@ -128,7 +129,7 @@ impl Health {
         }
     }
 
-    /// One line for the begin of an outage, and one for each other reason: its errors may be thousands.
+    /// Logs the begin of an outage, and each further reason once, because there may be thousands of errors.
     fn record(&self, reason: OutageReason, error: &str) {
         let mut outage = self.outage.lock();
         match &mut *outage {
@@ -155,7 +156,7 @@ impl Health {
         !self.is_trusted.load(Ordering::Relaxed) || self.outage.lock().is_some()
     }
 
-    /// The error of what has no connection: the one that ended it.
+    /// The error of a caller that has no connection: the error that ended the connection.
     pub(crate) fn away(&self) -> Error {
         match self.outage() {
             Some(outage) => Error::Unavailable(outage.reason, outage.error),
@@ -163,11 +164,11 @@ impl Health {
         }
     }
 
-    /// Records that all periodic writes succeeded.
+    /// Must be called when all periodic writes have succeeded.
     pub(crate) fn works(&self) {
         self.is_trusted.store(true, Ordering::Relaxed);
         let mut outage = self.outage.lock();
-        // While connections fail beside one that works, the outage goes on, instead of ending and beginning many times a second.
+        // While one connection works and others fail, the outage continues. Otherwise it would end and begin many times a second.
         if outage.as_ref().is_some_and(|outage| outage.last_error.elapsed() >= QUIET)
             && self.has_free_space()
             && let Some(Outage { reason, since, errors, .. }) = outage.take()
@@ -184,7 +185,7 @@ impl Health {
 
     fn has_free_space(&self) -> bool {
         let Some(directory) = self.directory() else { return true };
-        // If the free space is unknown, it does not keep the database unusable.
+        // If the free space is unknown, it is taken to be enough.
         rustix::fs::statvfs(directory).map_or(true, |disk| disk.f_bavail.saturating_mul(disk.f_frsize) >= MIN_FREE_BYTES)
     }
 

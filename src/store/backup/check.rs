@@ -1,4 +1,4 @@
-//! Whether a file is a sound database of this program.
+//! Checks whether a file is a sound database of this program.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,19 +15,20 @@ use crate::sql::conn::{Pool, pool_options};
 /// How thoroughly a file is checked.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Depth {
-    /// Its tables alone.
+    /// Only its tables.
     Schema,
     /// Each page.
     Pages,
-    /// Each page, that the indexes match the tables (it takes several times as long), and that there is nothing besides the schema.
+    /// Each page, the indexes against the tables (which takes several times as long), and that the database contains nothing besides the
+    /// schema.
     Whole,
 }
 
-/// Instructions of SQLite between two looks at whether the statement is still wanted: some milliseconds.
+/// How many SQLite instructions run between two checks of whether the statement is still wanted. They take some milliseconds.
 const LOOK_EVERY: i32 = 100_000;
 
-/// Ends the statements of its connections when it is dropped. Their threads would otherwise go on to the end of the statement, which may
-/// take minutes.
+/// Aborts the running statements of its connections when it is dropped. Otherwise their threads would run the statements to their end,
+/// which may take minutes.
 #[derive(Default)]
 pub(super) struct Interrupt(Arc<AtomicBool>);
 
@@ -51,10 +52,11 @@ pub(super) fn reading(file: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new().filename(file).read_only(true).disable_statement_logging()
 }
 
-/// Returns why it can't be restored as it is, if that is so; the commands of that text call the file `name`.
+/// Checks the file. If it is sound but can't be restored as it is, returns the reason, with commands that call the file `name`.
 ///
 /// # Errors
-/// It is damaged, of another program, of a newer version that excludes this one, or, as a [whole](Depth::Whole), can't be restored as it is.
+/// The file is damaged, belongs to another program, or to a newer version that excludes this one. With [`Depth::Whole`], also if it can't
+/// be restored as it is.
 pub(super) async fn check(file: &Path, name: &Path, depth: Depth) -> Result<Option<String>, Error> {
     let unusable = |why: &str| Error::Setup(format!("{} is not a usable database of bloom-runtime: {why}", file.display()));
     let (found, is_own) = look(file, depth).await.map_err(|error| unusable(&told(&error)))?;
@@ -83,7 +85,7 @@ pub(super) async fn check(file: &Path, name: &Path, depth: Depth) -> Result<Opti
     checked.map_err(|error| unusable(&error.to_string()))
 }
 
-/// What SQLite finds, and whether there are tables of this program.
+/// Returns the result of SQLite's check, and whether the tables of this program exist.
 async fn look(file: &Path, depth: Depth) -> Result<(String, bool), sqlx::Error> {
     let interrupt = Interrupt::default();
     let mut conn = reading(file).connect().await?;

@@ -14,34 +14,34 @@ use crate::error::{Error, told};
 use crate::opening::lock_file::is_there;
 use crate::opening::open::{self, StoreOptions};
 
-/// How far a copy is.
+/// The progress of a copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Copied {
-    /// Bytes that were copied so far.
+    /// The bytes that were copied so far.
     pub bytes: u64,
-    /// The most bytes that it may have in the end.
+    /// The most bytes that the copy may have in the end.
     pub of: u64,
 }
 
-/// A copy that was made.
+/// A finished copy.
 #[derive(Clone, Debug)]
 pub struct BackedUp {
     /// The size of the copy in bytes.
     pub bytes: u64,
-    /// Why `restore` would refuse it as it is.
+    /// Why `restore` would refuse the copy as it is; `None` if it would not.
     pub not_restorable: Option<String>,
 }
 
-/// How often the caller learns how far a copy is.
+/// How often the progress is reported to the caller.
 const TELL_EVERY: Duration = Duration::from_millis(100);
 
 impl Store {
-    /// Copies an SQLite database into a file, beside the server that uses it, and returns what was made. The file gets its name
-    /// when it is complete and checked. Nothing is left of a copy that fails, or whose future is dropped.
+    /// Copies an SQLite database into a file, even while a server uses the database. The file gets its name when it is complete and
+    /// checked. Nothing is left of a copy that fails or whose future is dropped.
     ///
     /// # Errors
-    /// [`Error::Setup`] with what to do: there is no database, the file exists (unless it `replaces` it), belongs to the database, or can't
-    /// be written.
+    /// [`Error::Setup`] with what to do: there is no database, or the file exists (unless `replaces` is set), belongs to the database, or
+    /// can't be written.
     pub async fn back_up_beside(options: &StoreOptions, to: &Path, replaces: bool, tell: impl FnMut(Copied)) -> Result<BackedUp, Error> {
         let source = source(options).await?;
         let target = Target::new(to, replaces, options)?;
@@ -52,7 +52,7 @@ impl Store {
     }
 }
 
-/// A connection to the database, also while a server uses it.
+/// A connection to the database, which a server may be using.
 async fn source(options: &StoreOptions) -> Result<SqliteConnection, Error> {
     let Some(path) = open::sqlite_file(options) else { return Err(not_sqlite()) };
     if !is_there(&path)? {
@@ -67,7 +67,7 @@ pub(super) fn not_sqlite() -> Error {
     Error::Setup("this is for SQLite only: back up and restore PostgreSQL with its own programs".into())
 }
 
-/// Copies into the empty file, which will be called `name`, makes the copy last, and checks it.
+/// Copies the database into the empty file, syncs the copy to the disk and checks it. The file will be called `name`.
 pub(super) async fn copy(mut source: SqliteConnection, to: &Partial, name: &Path, mut tell: impl FnMut(Copied)) -> Result<BackedUp, Error> {
     // A relative path that begins with `file:` would be a URL for SQLite.
     let path = std::path::absolute(to.path()).map_err(|error| Error::Setup(format!("{}: {error}", to.path().display())))?;
@@ -101,7 +101,7 @@ pub(super) async fn copy(mut source: SqliteConnection, to: &Partial, name: &Path
             }
         }
     };
-    // Also after an error, so that SQLite has ended its work on the file.
+    // Closed even after an error, so that SQLite no longer works on the file.
     let closed = source.close().await;
     copied.map(drop).and(closed).map_err(refused)?;
     to.sync().map_err(|error| failed(error.to_string()))?;

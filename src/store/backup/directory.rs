@@ -1,4 +1,4 @@
-//! The directory of scheduled backups, whose names are the times when they were begun.
+//! The directory of scheduled backups. The name of a backup contains the time when it was begun.
 
 use std::fs;
 use std::io;
@@ -26,20 +26,20 @@ const PATTERN: &str = "bloom-%Y%m%dT%H%M%SZ.db";
 pub struct BackupDirectory(PathBuf);
 
 impl BackupDirectory {
-    /// The backups in this directory, which need not exist yet.
+    /// Refers to the backups in this directory, which need not exist yet.
     pub fn new(path: PathBuf) -> Self {
         Self(path)
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// When the newest backup was begun. Names with a later time than `now` do not count: they are of a clock that was wrong.
+    /// When the newest backup was begun. Names with a time later than `now` are ignored, because a wrong clock has made them.
     ///
     /// # Errors
-    /// The directory can't be read. One that does not exist has no backups.
+    /// The directory can't be read. A directory that does not exist is no error: it has no backups.
     pub fn newest(&self, now: Ms) -> io::Result<Option<Ms>> {
         match self.names() {
             Ok(names) => Ok(names.iter().filter_map(|name| begun(name)).filter(|begun| *begun <= now).max()),
@@ -48,7 +48,7 @@ impl BackupDirectory {
         }
     }
 
-    /// Why `restore` would refuse the backup that was begun then. Its pages are not checked.
+    /// Why `restore` would refuse the backup that was begun at this time. Its pages are not checked.
     pub async fn not_restorable(&self, begun: Ms) -> Option<String> {
         let begun = Timestamp::from_millisecond(begun).ok()?;
         let file = self.0.join(name(begun));
@@ -60,11 +60,11 @@ impl BackupDirectory {
         Ok(names.collect::<io::Result<Vec<_>>>()?.into_iter().filter(|name| begun(name).is_some()).collect())
     }
 
-    /// Removes backups that are older than this one, but for the newest ones, so that `keep` are left with it.
+    /// Removes the oldest of the backups before the one called `made`, so that `keep` backups are left, including that one.
     fn prune(&self, made: &str, keep: usize, database: &Path) -> io::Result<()> {
         let mut older: Vec<String> = self.names()?.into_iter().filter(|name| name.as_str() < made).collect();
         older.sort_unstable_by(|a, b| b.cmp(a));
-        // Somebody may have started the server on a backup.
+        // Somebody may have started the server with a backup as its database, which must not be removed.
         let in_use = fs::metadata(database).ok().map(|file| (file.dev(), file.ino()));
         for name in older.into_iter().skip(keep.saturating_sub(1)) {
             let path = self.0.join(name);
@@ -85,7 +85,7 @@ fn name(at: Timestamp) -> String {
 fn begun(of: &str) -> Option<Ms> {
     let time = DateTime::strptime(PATTERN, of).ok()?;
     let at = TimeZone::UTC.to_timestamp(time).ok()?;
-    // The parser also takes times in other ways of writing.
+    // The parser also accepts times in other notations.
     (name(at) == of).then(|| at.as_millisecond())
 }
 
@@ -93,12 +93,12 @@ impl Store {
     /// Makes a scheduled backup and removes the oldest ones, so that `keep` are left.
     ///
     /// # Errors
-    /// [`Error::Setup`] with what to do. If only the removal failed, the new backup is there.
+    /// [`Error::Setup`] with what to do. If only the removal failed, the new backup exists.
     pub async fn back_up_into(&self, directory: &BackupDirectory, keep: usize) -> Result<BackedUp, Error> {
         let at = &directory.0;
         let fail = |error: io::Error| Error::Setup(format!("{}: {error}; check BACKUP_DIR and its permissions", at.display()));
         let Target::Sqlite { options, health, .. } = &self.inner.target else { return Err(not_sqlite()) };
-        // Not of a file that has replaced the database.
+        // A file that has replaced the database must not be backed up.
         health.committed()?;
         let source = options.connect().await?;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(at).map_err(fail)?;
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(backups.newest(Ms::MAX).unwrap(), None);
         let others = ["bloom.db", "bloom-by-hand.db", "bloom-20260101T120000Z.db.gz"];
         (1..=8).map(day).chain(others.map(str::to_owned)).for_each(|name| fs::write(backups.path().join(name), "").unwrap());
-        // A directory of such a name, the database in use, and one of a clock that was wrong.
+        // These are kept: a directory with the name of a backup, the database in use, and a backup with the time of a wrong clock.
         fs::create_dir(backups.path().join("bloom-20250101T120000Z.db")).unwrap();
         fs::write(backups.path().join("bloom-20990101T120000Z.db"), "").unwrap();
         backups.prune(&day(8), 3, &backups.path().join(day(2))).unwrap();

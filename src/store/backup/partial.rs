@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::opening::file_access::{advice, beside};
 
-/// What stands behind the name of a database in the names of its files. The log is first: if these files are moved away and that is
-/// interrupted, the old file never stands beside a log that a new database would take for its own.
+/// The suffixes of a database's files after the name of the database. The log comes first: if moving the files away is interrupted, no old
+/// log is left that a new database would take for its own.
 pub(super) const DATABASE_FILES: [&str; 4] = ["-wal", "-shm", "-journal", ""];
 
 pub(super) fn directory(path: &Path) -> &Path {
@@ -21,7 +21,7 @@ pub(crate) fn unfinished(path: &Path) -> PathBuf {
     beside(path, ".partial")
 }
 
-/// Removes what an interrupted restore of this database has left. Only for the holder of the lock of the database.
+/// Removes what an interrupted restore of this database has left. Only the holder of the database's lock may call this.
 pub(crate) fn remove_unfinished(database: &Path) {
     let partial = unfinished(database);
     for path in [beside(&partial, "-journal"), partial] {
@@ -29,21 +29,22 @@ pub(crate) fn remove_unfinished(database: &Path) {
     }
 }
 
-/// An empty file for its owner only, in the directory of the file that it will become. It is removed unless it gets its name.
+/// An unfinished file that only its owner can read, in the directory of the final file. It is removed unless it gets its final name.
 pub(crate) struct Partial {
     path: PathBuf,
-    /// Open until the end: closing it earlier would release SQLite's own locks on the file.
+    /// Stays open until the end, because closing it earlier would release SQLite's own locks on the file.
     file: File,
     is_placed: bool,
 }
 
 impl Partial {
-    /// `replaces`: what an interrupted run has left at this path is removed. Only for callers that are the only ones to write there.
+    /// Creates the empty file. With `replaces`, removes what an interrupted run has left at this path. Only a caller that alone writes to
+    /// the path may set it.
     pub(crate) fn create(path: PathBuf, replaces: bool) -> Result<Self, Error> {
         if replaces {
             let _ = fs::remove_file(&path);
         }
-        // SQLite would take the journal of an interrupted run for that of the new file.
+        // SQLite would take the journal of an interrupted run for the journal of the new file.
         let _ = fs::remove_file(beside(&path, "-journal"));
         match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path) {
             Ok(file) => Ok(Self { path, file, is_placed: false }),
@@ -68,7 +69,7 @@ impl Partial {
     }
 
     /// # Errors
-    /// The disk has less free space than this, so that filling it can be avoided: the database may be on the same disk.
+    /// The disk has less free space than `bytes`. The disk must not be filled, because the database may be on it too.
     pub(crate) fn has_room(&self, bytes: u64) -> Result<(), Error> {
         let Ok(disk) = rustix::fs::fstatvfs(&self.file) else { return Ok(()) };
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
@@ -89,12 +90,12 @@ impl Partial {
         std::os::unix::fs::fchown(&self.file, Some(user), Some(group))
     }
 
-    /// Makes what was written last.
+    /// Syncs what was written to the disk.
     pub(crate) fn sync(&self) -> std::io::Result<()> {
         self.file.sync_all()
     }
 
-    /// Gives the complete file its name, in place of a file that has it, and makes the name last.
+    /// Gives the complete file its final name, replacing a file of that name, and syncs the directory.
     pub(crate) fn place(mut self, name: &Path) -> Result<(), Error> {
         let placed = self.rename(name).and_then(|()| File::open(directory(name))?.sync_all());
         placed.map_err(|error| Error::Setup(format!("{} can't be written: {error}; check its disk", name.display())))
@@ -103,7 +104,7 @@ impl Partial {
     fn rename(&mut self, name: &Path) -> std::io::Result<()> {
         let (own, found) = (self.file.metadata()?, fs::symlink_metadata(&self.path)?);
         if (own.dev(), own.ino()) != (found.dev(), found.ino()) {
-            // It is not removed either.
+            // The file of the other program must not be removed when this is dropped.
             self.is_placed = true;
             return Err(std::io::Error::other("another program has replaced the unfinished file"));
         }

@@ -1,4 +1,4 @@
-//! Puts a backup in the place of the database.
+//! Replaces the database with a backup.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -22,17 +22,17 @@ pub struct Restored {
     pub database: PathBuf,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Where the database is now that was there before.
+    /// The new path of the database that was there before; `None` if there was none.
     pub replaced: Option<PathBuf>,
 }
 
 impl Store {
-    /// Puts a copy of a backup in the place of the SQLite database. A database that is there is kept beside it, under the name that is
-    /// returned. Nothing is changed before the backup has been checked and copied.
+    /// Replaces the SQLite database with a copy of a backup. An existing database is kept beside it, under the name that is returned.
+    /// Nothing is changed before the backup has been checked and copied.
     ///
     /// # Errors
-    /// [`Error::Setup`] with what to do: a server has the database open, there is a database (unless it `replaces` it), or the file is not
-    /// a usable backup.
+    /// [`Error::Setup`] with what to do: a server has the database open, a database exists (unless `replaces` is set), or the file is not a
+    /// usable backup.
     pub async fn restore(options: &StoreOptions, from: &Path, replaces: bool, tell: impl FnMut(Copied)) -> Result<Restored, Error> {
         let database = open::sqlite_file(options).ok_or_else(not_sqlite)?;
         let fail = |what: &Path, error: std::io::Error| Error::Setup(format!("{}: {error}", what.display()));
@@ -49,7 +49,7 @@ impl Store {
                 database.display()
             )));
         }
-        // The server may run as another user than an administrator who restores.
+        // The server may run as a different user than the administrator who restores.
         let model = fs::metadata(&database).or_else(|_| fs::metadata(directory(&database))).map_err(|error| fail(&database, error))?;
         if (backup.dev(), backup.ino()) == (model.dev(), model.ino()) {
             return Err(Error::Setup(format!("{} is the database itself: name a backup", from.display())));
@@ -72,16 +72,16 @@ impl Store {
     }
 }
 
-/// Whether there is any file of this database.
+/// Whether any file of this database exists.
 fn exists(database: &Path) -> bool {
     DATABASE_FILES.iter().any(|ending| beside(database, ending).symlink_metadata().is_ok())
 }
 
-/// Moves the files of a database away, and returns the new name of the database, or of what was left of one.
+/// Moves the files of a database away. Returns the new name of the database, or of what was left of it.
 fn set_aside(database: &Path) -> Result<PathBuf, Error> {
     let now = beside(database, &jiff::Timestamp::now().strftime(".replaced-%Y%m%dT%H%M%SZ").to_string());
     let (mut name, mut others) = (now.clone(), 0);
-    // Another restore in this second has kept a database too.
+    // Another restore in the same second has also kept a database.
     while exists(&name) {
         others += 1;
         name = beside(&now, &format!("-{others}"));

@@ -1,4 +1,4 @@
-//! A file that a person names for what is written of the database.
+//! A file, named by a person, to which a copy or an export of the database is written.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub(crate) struct Target<'a> {
 
 impl<'a> Target<'a> {
     /// # Errors
-    /// [`Error::Setup`]: the file exists (unless it is `replaced`), is no regular file, or belongs to the database.
+    /// [`Error::Setup`]: the file exists (unless `replaced` is set), is not a regular file, or belongs to the database.
     pub(crate) fn new(path: &'a Path, replaced: bool, options: &StoreOptions) -> Result<Self, Error> {
         let target = Self { path, replaces: replaced };
         target.refuse_files_of_database(options)?;
@@ -27,7 +27,7 @@ impl<'a> Target<'a> {
         Partial::create(unfinished(self.path), self.replaces)
     }
 
-    /// Gives the complete file its name.
+    /// Gives the complete file its final name.
     pub(crate) fn place(&self, file: Partial) -> Result<(), Error> {
         self.refuse_existing()?;
         file.place(self.path)
@@ -40,14 +40,14 @@ impl<'a> Target<'a> {
         Err(Error::Setup(format!("{} exists: choose another name, or give --force to replace it", self.path.display())))
     }
 
-    /// A file in the place of the database beside its log would destroy both, and one in the place of the lock would let a second server
-    /// in.
+    /// Refuses the files of the database. Replacing the database beside its log would destroy both, and replacing the lock file would let a
+    /// second server start.
     fn refuse_files_of_database(&self, options: &StoreOptions) -> Result<(), Error> {
         let refused = |why: &str| Err(Error::Setup(format!("{} {why}: choose another name", self.path.display())));
         if self.path.symlink_metadata().is_ok_and(|found| !found.is_file()) {
             return refused("is not a regular file");
         }
-        // Without links in the path. A directory that does not exist is told when the file is created.
+        // Links in the path are resolved. A directory that does not exist is reported when the file is created.
         let (Ok(place), Some(name)) = (fs::canonicalize(directory(self.path)), self.path.file_name()) else { return Ok(()) };
         let Some(Ok(database)) = open::sqlite_file(options).map(fs::canonicalize) else { return Ok(()) };
         let target = place.join(name);

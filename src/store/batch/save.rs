@@ -1,4 +1,4 @@
-//! Writes what a batch changed, in a few statements whatever its size.
+//! Writes what a batch changed, in a few statements regardless of its size.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -46,8 +46,8 @@ statement!(UPSERT_LEASES, |d| "{}", d.insert(&record_rows::LEASE, &upsert(&recor
 statement!(INSERT_RESULTS, |d| "{}", d.insert(&record_rows::RESULT, ""));
 statement!(INSERT_EVENTS, |d| "{}", d.insert(&record_rows::EVENT, ""));
 statement!(PRUNE_EVENTS, "DELETE FROM task_events WHERE task_id = $1 AND number <= $2");
-// Not an upsert: if two replicas register the same new name, the second one must get a conflict and decide again.
-// The lock costs no round trip here, and lasts until the commit, as it does if it is taken first.
+// Not an upsert: if two replicas register the same new name, the second one must get a conflict and decide again. Taking the lock here
+// costs no round trip, and it is held until the commit, as if it were taken first.
 statement!(INSERT_WORKERS, |d| "{}", d.insert(&record_rows::WORKER, &format!("RETURNING {}", d.lock_names(true))));
 // The worker may have been removed before, so it is marked as present again.
 statement!(UPDATE_WORKERS, |d| "{}", d.update(&record_rows::WORKER, &record_rows::WORKER.all_but(&["id"]), ", removed_at = NULL"));
@@ -185,7 +185,7 @@ fn save_labels<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
     let edited = || dirty.relabeled.iter().filter_map(|id| set.loaded.tasks.get(id)?.as_ref());
     let specs = || dirty.specs.iter().filter(|spec| !dirty.relabeled.contains(&spec.id));
     if !dirty.relabeled.is_empty() {
-        // Ordered, so that the new labels are not refused because of the old ones. A statement about the states follows.
+        // Ordered, so that the new labels do not conflict with the old ones. A statement that writes the states follows.
         script.ordered(&FORGET_LABELS, Args::new().uuids(&dirty.relabeled));
     }
     let of_specs = specs().flat_map(|spec| spec.labels.iter().map(|(key, value)| Label { key, value, task_id: spec.id }));

@@ -30,7 +30,8 @@ impl<'a> Script<'a> {
         self.unordered.push(Part { sql, args });
     }
 
-    /// Runs the statements. Returns whether it has also committed, which `may_commit` allows.
+    /// Runs the statements, and commits too if `may_commit` allows it and the database can do both at once. Returns whether it has
+    /// committed.
     pub(crate) async fn run(mut self, conn: &mut Conn, may_commit: bool) -> Result<bool, Error> {
         match conn.kind() {
             Kind::Sqlite => {
@@ -66,7 +67,7 @@ impl<'a> Script<'a> {
     }
 }
 
-/// The texts, with their parameters numbered consecutively, and all arguments.
+/// The texts of all parts, with their parameters numbered consecutively, and the arguments of all parts.
 fn join<'a>(parts: impl IntoIterator<Item = Part<'a>>, kind: Kind) -> (Vec<String>, Args<'a>) {
     let mut texts = Vec::new();
     let mut all = Args::new();
@@ -77,7 +78,7 @@ fn join<'a>(parts: impl IntoIterator<Item = Part<'a>>, kind: Kind) -> (Vec<Strin
     (texts, all)
 }
 
-/// `$n` becomes `$(n + by)`. No statement here has a dollar sign elsewhere.
+/// Changes each `$n` to `$(n + by)`. Statements contain no other dollar signs.
 fn renumbered(text: &str, by: usize) -> String {
     if by == 0 {
         return text.to_owned();

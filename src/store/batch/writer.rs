@@ -28,20 +28,21 @@ pub(crate) struct Writer {
     pub store: Store,
     conn: Option<Conn>,
     transaction: Option<WriteTurn>,
-    /// Before the transaction began.
+    /// A time before the transaction began.
     begun: Instant,
     pub n: i64,
     before: Before,
     pub pages: PageSizes,
 }
 
-/// How long a transaction with audit entries may take before its COMMIT is sent. On SQLite, transactions do not overlap, so that no entry is
-/// late.
+/// How long a transaction with audit entries may take before its COMMIT is sent. SQLite needs no limit, because its transactions do not
+/// overlap and so no entry is late.
 const TRANSACTION: Duration = Duration::from_secs(14);
 /// PostgreSQL ends the transaction if the COMMIT is sent late, or takes long.
 const _: () = assert!((TRANSACTION.as_secs() + IDLE.as_secs() + STATEMENT.as_secs()) * 1_000 <= COMMIT_WITHIN_MS.unsigned_abs());
 
-// An import that begins removes all writers, and waits for those that register meanwhile. So no batch is decided on the rows before it.
+// A beginning import removes all writers, and waits for writers that are registering. So no batch is decided on rows from before the
+// import.
 statement!(
     REGISTER,
     |d| "INSERT INTO lanes (replica, started_at, seen_at) SELECT $1, {0}, {0} WHERE NOT EXISTS (SELECT 1 FROM imports WHERE number > $3) \
@@ -131,7 +132,7 @@ async fn register(store: &Store, conn: &mut Conn) -> Result<i64, Error> {
 }
 
 impl Writer {
-    /// On SQLite one writer is enough, because several would only wait for each other.
+    /// Opens a connection and registers the writer. One writer is enough on SQLite, because several would only wait for each other.
     pub(crate) async fn open(store: Store) -> Result<Self, Error> {
         let mut conn = store.inner.target.writer().await?;
         let id = register(&store, &mut conn).await?;
@@ -222,7 +223,7 @@ impl Writer {
         }
     }
 
-    /// Finds out whether the batch has committed: tries to insert its number. If that succeeds now, or succeeded in an earlier try, the
+    /// Finds out whether the batch has committed, by trying to insert its number. If that succeeds now, or succeeded in an earlier try, the
     /// batch did not commit and no longer can.
     async fn resolve(&mut self) -> Result<bool, Error> {
         let (id, n, time) = (self.id, self.n + 1, self.store.known_time());
@@ -241,7 +242,7 @@ impl Writer {
         self.transaction = None;
         let health = &self.store.inner.health;
         let mut conn = self.store.inner.target.writer().await.inspect_err(|error| health.record_error(error))?;
-        // The writers of a replica that was silent for long have been removed.
+        // If this replica was silent for long, its writers have been removed.
         if conn.fetch(&IS_REGISTERED, Args::new().int(self.id)).await?.is_empty() {
             self.id = register(&self.store, &mut conn).await?;
             self.n = 0;

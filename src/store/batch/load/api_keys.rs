@@ -1,4 +1,4 @@
-//! The named keys of a batch: their lock, their rows, and how many more there are.
+//! The named keys of a batch: their lock, their rows, and the number of the other keys.
 
 use bloom_core::api_key::ApiKey;
 use bloom_core::audit::actor_of_namespace;
@@ -16,13 +16,13 @@ use crate::sql::table::ReadRow as _;
 
 statement!(HOLD_KEYS, |d| "SELECT {} IS NULL", d.lock_keys());
 
-/// Whether a key is one of a WorkerPool: `ApiKey::pool_namespace` in SQL.
+/// Whether a key belongs to a WorkerPool: `ApiKey::pool_namespace` in SQL.
 fn is_of_pool() -> String {
     let actor = actor_of_namespace("");
     format!("substr(created_by, 1, {}) = '{actor}'", actor.len())
 }
 
-/// What `RowKeys::wants_key` says.
+/// `RowKeys::wants_key` in SQL.
 fn wanted(d: Kind) -> String {
     format!("WHERE NOT {} OR name {} OR worker {}", is_of_pool(), d.any(Type::Text, 1), d.any(Type::Text, 2))
 }
@@ -41,8 +41,8 @@ statement!(
 );
 
 impl Load<'_> {
-    /// Nobody adds or removes keys until the end of the transaction, so that their numbers stay as they are counted. The rows are locked
-    /// besides, so that one that another program keeps locked is seen now, and not when it is to be removed.
+    /// Keeps others from adding or removing keys until the end of the transaction, so that the counted numbers stay right. The rows are
+    /// locked too, so that a row that another program keeps locked is noticed now, and not when it is to be removed.
     pub(super) async fn lock_api_keys(&mut self, keys: &RowKeys) -> Result<(), Error> {
         if !keys.api_keys {
             return Ok(());

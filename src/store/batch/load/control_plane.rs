@@ -1,4 +1,4 @@
-//! The control plane's rows of a batch: their lock, the rows that were asked for, and how many there are.
+//! The control plane's rows of a batch: their lock, the requested rows, and how many rows there are.
 
 use std::collections::BTreeMap;
 
@@ -47,8 +47,8 @@ statement!(
 );
 
 impl Load<'_> {
-    /// Nobody changes the control plane until the end of the transaction. The rows are locked besides, so that one that another program
-    /// keeps locked is seen now, and not when it is to be written.
+    /// Keeps others from changing the control plane until the end of the transaction. The rows are locked too, so that a row that another
+    /// program keeps locked is noticed now, and not when it is to be written.
     pub(super) async fn lock_control_plane(&mut self, keys: &RowKeys) -> Result<(), Error> {
         let asked = &keys.control_plane;
         if asked.is_empty() {

@@ -1,4 +1,5 @@
-//! The files of a batch: those that it uses or removes, what leases have uploaded, and how many uploads no task uses.
+//! The files of a batch: the files that it uses or removes, the files that leases have uploaded, and the number of uploads that no task
+//! uses.
 
 use bloom_core::command::RowKeys;
 use bloom_core::file::{File, FileId, MAX_FILES_OF_LEASE, MAX_UNUSED_UPLOADS};
@@ -18,7 +19,8 @@ fn lock_files(d: Kind, lock: &str) -> String {
 }
 statement!(LOCK_FILES, |d| "{}", lock_files(d, d.lock()));
 statement!(LOCK_FREE_FILES, |d| "{}", lock_files(d, d.skip_locked()));
-// After the locks, in a later snapshot: whoever made a task that uses a file has held its lock.
+// Runs after the locks, in a later snapshot. A transaction that creates a task holds the locks of the files that the task uses, so no use
+// is missed.
 statement!(
     FILES,
     |d| "SELECT {}, EXISTS (SELECT 1 FROM task_inputs i WHERE i.file_id = files.id) FROM files WHERE id {}",
@@ -35,7 +37,7 @@ statement!(UNUSED, |_d| "SELECT count(*), CAST(coalesce(sum(bytes), 0) AS BIGINT
     FROM (SELECT bytes FROM files WHERE owner = $1 AND remove_at IS NOT NULL LIMIT {MAX_UNUSED_UPLOADS}) AS f");
 
 impl Load<'_> {
-    /// The tasks of the leases are locked already, so nobody adds files of them meanwhile.
+    /// Locks and reads the files. The tasks of the leases are already locked, so nobody adds files to them meanwhile.
     pub(super) async fn lock_files(&mut self, keys: &RowKeys) -> Result<(), Error> {
         let files = &mut self.loaded.files;
         if !keys.files.is_empty() {

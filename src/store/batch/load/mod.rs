@@ -66,7 +66,8 @@ statement!(
 
 statement!(RESETS, |d| "SELECT context_id, reset_at FROM context_resets WHERE context_id {}", d.any(Type::Text, 1));
 
-// The outer SELECT reads the clock for each row after the inner one has locked it, so the latest of these times is after every lock.
+// The outer SELECT reads the clock for each row after the inner SELECT has locked the row, so the latest of these times is after every
+// lock.
 fn lock_tasks(d: Kind, lock: &str) -> String {
     format!(
         "WITH l AS MATERIALIZED (SELECT {0} FROM task_state WHERE id {1} ORDER BY id {lock}) \
@@ -193,7 +194,7 @@ impl Load<'_> {
         self.look_up_contexts(keys).await
     }
 
-    /// Reads specs, and has the states of their tasks loaded.
+    /// Reads specs, and marks their tasks so that the states are loaded too.
     async fn specs(&mut self, statement: &Statement, args: Args<'_>) -> Result<Vec<Arc<TaskSpec>>, Error> {
         let specs: Vec<Arc<TaskSpec>> = all(&self.conn.fetch(statement, args).await?, ReadRow::read)?;
         self.tasks.extend(specs.iter().map(|spec| spec.id));
@@ -205,7 +206,7 @@ impl Load<'_> {
             return Ok(());
         }
         let successors = keys.predecessors.iter().map(|(context, id)| ContextTask { context_id: context, id: *id });
-        // No task is before the nil id, so these rows only ask for the context.
+        // No task has an id before the nil id, so these rows only request the context.
         let is_asked =
             |context: &String| keys.predecessors.range((context.clone(), TaskId::nil())..).next().is_some_and(|(c, _)| c == context);
         let alone = keys.contexts.iter().filter(|context| !is_asked(context));

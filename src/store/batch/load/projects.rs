@@ -1,4 +1,4 @@
-//! The projects of a batch: their lock, their rows, and where they were cloned.
+//! The projects of a batch: their lock, their rows, and their clones.
 
 use bloom_core::command::RowKeys;
 use bloom_core::project::{Project, ProjectId, ProjectNode};
@@ -48,8 +48,8 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// Nobody adds or removes projects until the end of the transaction, so that no two get one name. The rows are locked besides, so that
-    /// one that another program keeps locked is seen now, and not when it is to be written.
+    /// Keeps others from adding or removing projects until the end of the transaction, so that no two projects get the same name. The rows
+    /// are locked too, so that a row that another program keeps locked is noticed now, and not when it is to be written.
     pub(super) async fn lock_projects(&mut self, keys: &RowKeys) -> Result<(), Error> {
         if !keys.projects {
             return Ok(());

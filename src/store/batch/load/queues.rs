@@ -1,4 +1,4 @@
-//! The queues of a batch: their lock, their rows, and the active leases of those that are limited.
+//! The queues of a batch: their lock, their rows, and the active leases of the limited ones.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ statement!(SHARE_QUEUES, |d| "SELECT {} IS NULL", d.lock_queues(true));
 statement!(HOLD_QUEUES, |d| "SELECT {} IS NULL", d.lock_queues(false));
 statement!(QUEUES, |d| "SELECT {} FROM queues WHERE agent_slug = '' OR agent_slug {}", record_rows::QUEUE.names(""), d.any(Type::Text, 1));
 statement!(QUEUE_ROWS, "SELECT count(*) FROM queues WHERE agent_slug <> ''");
-// Who makes leases of a limited queue waits for the others that do, and counts what they have made.
+// Transactions that make leases of a limited queue wait for each other, and each counts the leases of those before it.
 fn lock_limited(d: Kind, lock: &str) -> String {
     format!("SELECT agent_slug FROM queues WHERE agent_slug {} ORDER BY agent_slug {lock}", d.any(Type::Text, 1))
 }
@@ -32,21 +32,21 @@ statement!(
 );
 
 impl Load<'_> {
-    /// Nobody may make a lease while a queue changes or a context is reset, so that none is made by what was set before once the change is
-    /// acknowledged.
+    /// Keeps others from making leases while a queue changes or a context is reset. So once the change is acknowledged, no lease is made by
+    /// the old settings.
     pub(super) async fn hold_queues(&mut self, keys: &RowKeys) -> Result<(), Error> {
         let has_workers = keys.all_workers || !keys.workers.is_empty();
         if !(keys.queues.is_empty() && keys.resets.is_empty()) {
             self.conn.fetch(&HOLD_QUEUES, Args::new()).await?;
         } else if keys.places && !has_workers {
-            // Otherwise the statement that locks the workers does it.
+            // If there are workers, the statement that locks them takes this lock too.
             self.conn.fetch(&SHARE_QUEUES, Args::new()).await?;
         }
         Ok(())
     }
 
-    /// Reads what is set for the queues of the queued tasks, and for those that change. The lock of the queues is held, so it stays as it
-    /// is. Limited queues are locked one by one, because their leases are counted.
+    /// Reads the settings of the queues of the queued tasks, and of the queues that change. The lock of the queues is held, so the settings
+    /// can't change. Limited queues are also locked one by one, because their leases are counted.
     pub(super) async fn read_queues(&mut self, keys: &RowKeys) -> Result<(), Error> {
         let mut slugs = keys.queues.clone();
         if keys.places {

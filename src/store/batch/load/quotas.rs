@@ -1,4 +1,4 @@
-//! The quotas of the submit keys of a batch: their locks, and how much of them is used.
+//! The quotas of the submit keys of a batch: their locks and their use.
 
 use bloom_core::api_key::Quota;
 use bloom_core::command::RowKeys;
@@ -18,7 +18,7 @@ fn lock_rows(d: Kind, lock: &str) -> String {
 }
 statement!(LOCK, |d| "{}", lock_rows(d, d.lock()));
 statement!(LOCK_FREE, |d| "{}", lock_rows(d, d.skip_locked()));
-// After the locks, in a later snapshot: whoever has used up some of a quota has held its lock.
+// Runs after the locks, in a later snapshot. A transaction that uses a quota holds the lock of its key, so no use is missed.
 statement!(USES, |d| "SELECT {} FROM api_keys WHERE name {}", QuotaRow::ROW.names(""), d.any(Type::Text, 1));
 statement!(pub(crate) OPEN_TASKS, "SELECT count(*) FROM task_state WHERE owner = $1 AND status IN ('queued', 'leased', 'running')");
 
