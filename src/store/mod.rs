@@ -89,7 +89,7 @@ struct Inner {
     clock: Clock,
     /// SQLite's time.
     steady: SteadyClock,
-    /// The connection of leadership and the service mark. On SQLite it is the second connection that writes.
+    /// The connection for leadership and the service mark. On SQLite it is the second connection that writes.
     side: tokio::sync::Mutex<Option<Conn>>,
     write_turn: Arc<tokio::sync::Mutex<()>>,
     served: parking_lot::Mutex<leader::Served>,
@@ -98,8 +98,8 @@ struct Inner {
     replica: String,
 }
 
-/// The right to write to SQLite, in the order of arrival. SQLite's own lock has no order, because its waiters only try again and again, so
-/// a busy writer would delay the service mark for seconds. PostgreSQL needs no such order.
+/// The right to write to SQLite, which is granted in the order of arrival. SQLite's own lock has no order, because its waiters only retry,
+/// so a busy writer could delay the service mark for seconds. PostgreSQL needs no such right.
 type WriteTurn = Option<tokio::sync::OwnedMutexGuard<()>>;
 
 /// Connections for reading, as metrics show them.
@@ -107,7 +107,7 @@ type WriteTurn = Option<tokio::sync::OwnedMutexGuard<()>>;
 pub struct PoolFigures {
     /// Open connections.
     pub size: u32,
-    /// Those of them that nobody uses now.
+    /// The number of them that are not in use.
     pub idle: u32,
 }
 
@@ -121,13 +121,13 @@ impl Store {
         Self::with_clock(options, Clock::Database).await
     }
 
-    /// Has a second process on the same SQLite file told where this one serves.
+    /// Writes this server's URL into the lock file of SQLite, so that a second process on the same file can report it.
     pub fn serves_at(&self, url: &str) {
         self.inner.target.serves_at(url);
     }
 
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The same as those of [`open`](Self::open).
     pub async fn with_clock(options: &StoreOptions, clock: Clock) -> Result<Self, Error> {
         Self::with_clocks(options, clock, SteadyClock::of_machine()).await
     }
@@ -141,7 +141,7 @@ impl Store {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// What kind of database it is.
+    /// The kind of the database.
     pub fn kind(&self) -> Kind {
         self.inner.target.kind()
     }
@@ -214,7 +214,7 @@ impl Store {
         &self.inner.control
     }
 
-    /// The time, unless the database's clock provides it. An argument for [`Kind::clock`](sql::dialect::Kind::clock).
+    /// The time, or `None` if the database's clock provides it. An argument for [`Kind::clock`](sql::dialect::Kind::clock).
     fn known_time(&self) -> Option<Ms> {
         match (&self.inner.clock, self.kind()) {
             (Clock::Manual(time), _) => Some(time.load(Ordering::SeqCst)),

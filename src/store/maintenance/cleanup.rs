@@ -1,4 +1,4 @@
-//! Maintenance, in small transactions of a writer: compacts counts and removes old rows.
+//! Maintenance in small transactions of a writer: compacts counts and removes old rows.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use bloom_core::ids::TaskId;
 use bloom_core::task::Status;
 use bloom_database::{Changed, CountDeltas, Done};
 
-/// The most events, roughly, of the tasks that one transaction removes.
+/// The approximate limit of events of the tasks that one transaction removes.
 const EVENTS: i64 = 20_000;
 /// A writer whose replica has been silent for this long is dead.
 const WRITER_SILENCE_MS: i64 = 3_600_000;
@@ -28,7 +28,8 @@ const TOMBSTONE_MS: i64 = 3_600_000;
 statement!(LANES, "SELECT lane, folded_n FROM lanes");
 statement!(
     PRUNE_BATCHES,
-    // The newest batch of a living writer stays, because it resolves a commit whose outcome the writer does not know.
+    // The newest batch of a live writer is kept, because the writer needs it to find out whether a commit with an unknown outcome
+    // succeeded.
     "DELETE FROM batches WHERE lane = $1 AND n <= $2 AND at < $3 AND n < (SELECT min(n) + $4 FROM batches WHERE lane = $1) \
     AND (n < (SELECT max(n) FROM batches WHERE lane = $1) OR EXISTS (SELECT 1 FROM lanes WHERE lane = $1 AND seen_at < $5))"
 );
@@ -36,7 +37,7 @@ statement!(
     PRUNE_LANES,
     "DELETE FROM lanes WHERE seen_at < $1 AND lane <> $2 AND NOT EXISTS (SELECT 1 FROM batches b WHERE b.lane = lanes.lane)"
 );
-// Locked, because a registration of the same name also locks the row. Otherwise each of the two could remove what the other needs.
+// The rows are locked, and so does a registration of the same name. Otherwise each of the two could remove what the other needs.
 statement!(TOMBSTONES, |d| "SELECT id FROM workers WHERE removed_at < $1 ORDER BY id LIMIT $2 {}", d.skip_locked());
 statement!(DELETE_WORKERS, |d| "DELETE FROM workers WHERE id {}", d.any(Type::Text, 1));
 statement!(DELETE_SEEN, |d| "DELETE FROM worker_seen WHERE worker_id {}", d.any(Type::Text, 1));
@@ -139,7 +140,7 @@ impl Writer {
         let now = time_of(conn, time).await?;
         let mut end = first_id_of(now - older_than_ms);
         if only_flushed {
-            // The entry of the mark itself stays: what is removed are entries before it.
+            // Only entries before the mark are removed; the entry that it names is kept.
             end = end.min(objects::flushed(conn).await?);
         }
         let rows = conn.execute(&PRUNE_AUDIT, Args::new().uuid(end).int(page)).await?;
@@ -185,7 +186,7 @@ impl Writer {
             events += count;
             doomed.push((id, agent, priority(rank), status));
         }
-        // A task that depends on one of them may have been created before the locks were taken.
+        // A task that depends on one of these may have been created before the locks were taken.
         let awaited: Vec<TaskId> =
             all(&conn.fetch(&STILL_AWAITED, Args::new().uuids(doomed.iter().map(|(id, ..)| id))).await?, |row| row.take())?;
         doomed.retain(|(id, ..)| !awaited.contains(id));
@@ -271,7 +272,7 @@ impl Store {
     }
 }
 
-/// Whether the checkpoint was blocked, the pages in the log, and how many of them were copied.
+/// Reads whether the checkpoint was blocked, the number of pages in the log, and how many of them were copied.
 fn progress(row: &mut Cells<'_>) -> Result<(i64, i64, i64), Error> {
     Ok((row.take()?, row.take()?, row.take()?))
 }

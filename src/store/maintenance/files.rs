@@ -1,7 +1,7 @@
-//! Files: their contents, and what removes them.
+//! Files: their contents and their removal.
 //!
-//! The content of a file is stored while it arrives, in chunks, each in a transaction of its own, and the file exists once its row is added
-//! (`AddFile`). Until then, a row of `chunk_removals` has the chunks removed at a time.
+//! The content of a file is stored in chunks while it arrives, each in a transaction of its own. The file exists once its row is added
+//! (`AddFile`). Until then, a row of `chunk_removals` schedules the removal of the chunks.
 
 use crate::batch::writer::Writer;
 use crate::error::Error;
@@ -19,9 +19,9 @@ use bloom_database::Done;
 
 /// The size of all chunks of a file but its last one.
 pub const CHUNK_BYTES: usize = 256 << 10;
-/// How long the chunks of a file remain that was moved to the object store: who reads them by then comes to the end.
+/// How long the chunks of a file are kept after it was moved to the object store, so that clients that are reading them can finish.
 const READ_MS: Ms = 600_000;
-/// Chunks that one transaction removes.
+/// The most chunks that one transaction removes.
 const CHUNKS: i64 = 32;
 
 statement!(INSERT_CHUNK, "INSERT INTO file_chunks (file_id, number, content) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING");
@@ -46,7 +46,7 @@ statement!(
     "SELECT 1 FROM task_inputs i JOIN task_state s ON s.id = i.task_id \
     WHERE i.file_id = $1 AND s.slot IS NOT NULL AND s.worker_id = $2 LIMIT 1"
 );
-// Those that the key `$2` uploaded when it had the team `$3`, and those that tasks of the owner `$4` use.
+// The uploads that the key `$2` made while it was in the team `$3`, and those that tasks of the owner `$4` use.
 fn readable_uploads(d: Kind, column: &str) -> String {
     format!(
         "SELECT f.id FROM files f WHERE f.id {} AND f.task_id IS NULL AND ((f.owner = $2 AND f.team = $3) OR EXISTS \
@@ -57,7 +57,8 @@ fn readable_uploads(d: Kind, column: &str) -> String {
 statement!(UPLOADS_OF_KEY, |d| "{}", readable_uploads(d, "owner"));
 statement!(UPLOADS_OF_TEAM, |d| "{}", readable_uploads(d, "team"));
 statement!(DUE_UPLOADS, |d| "SELECT id FROM files WHERE remove_at <= $1 ORDER BY remove_at LIMIT $2 {}", d.skip_locked());
-// After the locks, in a later snapshot: whoever made a task that uses a file has held its lock.
+// Runs after the locks, in a later snapshot. A transaction that creates a task holds the locks of the files that the task uses, so no use
+// is missed.
 statement!(USED, |d| "SELECT DISTINCT file_id FROM task_inputs WHERE file_id {}", d.any(Type::Uuid, 1));
 statement!(KEEP, |d| "UPDATE files SET remove_at = NULL WHERE id {}", d.any(Type::Uuid, 1));
 statement!(DUE_CHUNKS, |d| "SELECT file_id FROM chunk_removals WHERE due_at <= $1 ORDER BY due_at LIMIT 1 {}", d.skip_locked());
@@ -73,18 +74,18 @@ impl Store {
         first(&self.pool().fetch(&FILE, Args::new().uuid(id)).await?, ReadRow::read)
     }
 
-    /// Those of these files that exist, newest first.
+    /// The files with these ids that exist, newest first.
     pub async fn files(&self, ids: &[FileId]) -> Result<Vec<File>, Error> {
         all(&self.pool().fetch(&FILES, Args::new().uuids(ids)).await?, ReadRow::read)
     }
 
-    /// Those of these files that exist.
+    /// The ids of these files that exist.
     pub async fn existing_files(&self, ids: &[FileId]) -> Result<Vec<FileId>, Error> {
         all(&self.pool().fetch(&EXISTING, Args::new().uuids(ids)).await?, |row| row.take())
     }
 
-    /// Those of these uploads that the key may read and use: its own, as long as it has the team that it had then, and those that tasks use
-    /// which it sees. In any order.
+    /// The uploads that the key may read and use, in any order: its own, if it is still in the team in which it uploaded them, and those
+    /// that are used by tasks that it sees.
     pub async fn readable_uploads(&self, ids: &[FileId], key: &ApiKey) -> Result<Vec<FileId>, Error> {
         let (statement, name) = match key.sees() {
             None => return self.existing_files(ids).await,
@@ -100,7 +101,7 @@ impl Store {
         first(&self.pool().fetch(&CHUNK, Args::new().uuid(file).int(number)).await?, |row| row.take())
     }
 
-    /// Files after this one that belong into the object store and are in the database.
+    /// The files after this one that belong into the object store but are still in the database.
     pub async fn files_to_move(&self, after: FileId, limit: i64) -> Result<Vec<FileId>, Error> {
         all(&self.pool().fetch(&TO_MOVE, Args::new().uuid(after).int(limit)).await?, |row| row.take())
     }

@@ -1,4 +1,4 @@
-//! When the named keys were used last.
+//! The times when the named keys were last used.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use bloom_database::Done;
 row! { pub(crate) struct KeyUse<'a>: api_key_uses as api_key_uses_row { name: &'a str, last_used_at: Ms } }
 
 statement!(USES, "SELECT name, last_used_at FROM api_key_uses");
-// In the order of the names, so that replicas that write at the same time wait for each other instead of ending in a deadlock. A key that was
-// revoked meanwhile gets no row again.
+// The rows are written in the order of their names, so that replicas that write at the same time wait for each other instead of
+// deadlocking. A key that was revoked meanwhile gets no new row.
 statement!(
     RECORD,
     |d| "INSERT INTO api_key_uses (name, last_used_at) SELECT v.name, v.last_used_at FROM {} \
@@ -25,7 +25,7 @@ statement!(
 );
 
 impl Store {
-    /// When each key was used last, by its name, as far as the replicas have recorded it. Keys that were never used are left out.
+    /// The time when each key was last used, by its name, as far as the replicas have recorded it. Keys that were never used are left out.
     ///
     /// # Errors
     /// If the database fails.

@@ -1,5 +1,5 @@
-//! What a writer changes outside of batches, in small transactions of its own: it removes what is old, records what was moved to the
-//! object store, and stores what was measured or reported. The reads that this work needs stand beside it.
+//! What a writer changes outside of batches, in small transactions: it removes old rows, records what was moved to the object store, and
+//! stores measured and reported values. The reads that this work needs are here too.
 
 pub(crate) mod cleanup;
 pub(crate) mod files;

@@ -1,4 +1,4 @@
-//! What is in the object store, and what belongs there: outputs, and the audit trail.
+//! Records what is in the object store, and finds what belongs there: outputs and the audit trail.
 
 use uuid::Uuid;
 
@@ -20,7 +20,7 @@ use bloom_database::Done;
 pub const LARGE_OUTPUT_BYTES: usize = 64 << 10;
 /// The mark of the last audit entry that is in the object store.
 pub const AUDIT_FLUSHED: &str = "audit_flushed";
-/// The mark that tells databases apart, in a bucket.
+/// The mark with the id by which a bucket tells databases apart.
 pub const DATABASE_ID: &str = "database_id";
 
 statement!(
@@ -57,12 +57,12 @@ pub(crate) async fn flushed(conn: &mut Conn) -> Result<Uuid, Error> {
 }
 
 impl Store {
-    /// Artifacts after this one whose outputs belong into the object store and are in the database.
+    /// The artifacts after this one whose outputs belong into the object store but are still in the database.
     pub async fn outputs_to_move(&self, after: Uuid, limit: i64) -> Result<Vec<Uuid>, Error> {
         all(&self.pool().fetch(&TO_MOVE, Args::new().uuid(after).int(limit)).await?, |row| row.take())
     }
 
-    /// How many outputs and how many files are to be moved, each counted up to this number.
+    /// The number of outputs and files that are to be moved. Each of the two is counted up to `most`.
     pub async fn output_backlog(&self, most: i64) -> Result<i64, Error> {
         one(&self.pool().fetch(&BACKLOG, Args::new().int(most)).await?, |row| row.take())
     }
@@ -72,7 +72,7 @@ impl Store {
         first(&self.pool().fetch(&ARTIFACT, Args::new().uuid(id)).await?, ReadRow::read)
     }
 
-    /// Those of these artifacts that exist.
+    /// The ids of these artifacts that exist.
     pub async fn existing_artifacts(&self, ids: &[Uuid]) -> Result<Vec<Uuid>, Error> {
         all(&self.pool().fetch(&EXISTING, Args::new().uuids(ids)).await?, |row| row.take())
     }
@@ -82,7 +82,7 @@ impl Store {
         first(&self.pool().fetch(&MARK, Args::new().text(name)).await?, |row| row.take())
     }
 
-    /// Audit entries after this one that were made before this time, in the order of their ids.
+    /// The audit entries after this one that were made before this time, in the order of their ids.
     pub async fn audit_after(&self, after: Uuid, before: Ms, limit: i64) -> Result<Vec<AuditEntry>, Error> {
         let args = Args::new().uuid(after).uuid(crate::reads::lists::first_id_of(before)).int(limit);
         all(&self.pool().fetch(&AUDIT_AFTER, args).await?, ReadRow::read)

@@ -1,4 +1,4 @@
-//! How many rows one transaction of maintenance processes, and which tasks it leaves out.
+//! How many rows one maintenance transaction processes, and which tasks it leaves out.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use bloom_core::ids::TaskId;
 const TASKS: i64 = 200;
 const BATCHES: i64 = 5000;
 const AUDIT: i64 = 10_000;
-/// The most tasks that are remembered as not removable. If there are more, all of them are tried again.
+/// The most tasks that are remembered as impossible to remove. If there are more, all of them are tried again.
 const MAX_LEFT_OUT: usize = 1000;
 
 /// The page size of each job. A page that exceeded the time limits of the database would exceed them again, so the next one is half as
@@ -31,8 +31,8 @@ impl Default for PageSizes {
 }
 
 impl PageSizes {
-    /// The removal of a page of tasks failed because of the content of the database. The next pages are smaller, until the page is the one
-    /// task that can't be removed.
+    /// Must be called when the removal of a page of tasks failed because of the content of the database. It makes the next pages smaller,
+    /// until a page consists of the one task that can't be removed, which is then left out.
     pub(crate) fn leave_out(&mut self, error: &Error) {
         self.tasks.rows = (self.removing.len() as i64 / 2).max(1);
         if let [task] = self.removing[..] {

@@ -1,4 +1,4 @@
-//! What the reconcilers did last.
+//! The last runs of the reconcilers.
 
 use crate::batch::writer::Writer;
 use crate::error::Error;
@@ -10,7 +10,8 @@ use bloom_core::Ms;
 use bloom_core::reconciler::ReconcilerRun;
 use bloom_database::Done;
 
-/// How long a reconciler stays in the list that no replica runs any more, while others run: it was switched off, or only another version has it.
+/// How long a reconciler that no replica runs any more stays in the list while others run. It was switched off, or only another version has
+/// it.
 const KEPT_MS: Ms = 60_000;
 
 row! {

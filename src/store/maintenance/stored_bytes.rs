@@ -1,4 +1,4 @@
-//! How much submit keys store, for those whose quota limits it.
+//! Measures how much the submit keys store whose quota limits it.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use bloom_database::Done;
 
 /// Tasks whose sizes one statement adds up.
 const STEP: i64 = 1_000;
-/// The most time of a measurement of all keys; those that it does not reach keep what was measured before.
+/// The time limit for measuring all keys. Keys that are not reached keep their previous value.
 const TAKES: Duration = Duration::from_secs(120);
 
 statement!(LIMITED, "SELECT name, stored_bytes FROM api_keys WHERE max_stored_bytes IS NOT NULL ORDER BY name");
@@ -37,7 +37,7 @@ statement!(STORED, "SELECT stored_bytes FROM api_keys WHERE name = $1");
 statement!(SET, "UPDATE api_keys SET stored_bytes = $2 WHERE name = $1");
 
 impl Store {
-    /// How many bytes the keys store whose quota limits them, for those where that has changed since it was measured last.
+    /// Measures how many bytes the keys store whose quota limits it. Returns the keys whose number has changed since the last measurement.
     pub(crate) async fn measure_stored(&self) -> Result<Vec<(String, i64)>, Error> {
         let limited: Vec<(String, i64)> = all(&self.pool().fetch(&LIMITED, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?;
         if limited.is_empty() {
@@ -50,7 +50,7 @@ impl Store {
         measured
     }
 
-    /// The open tasks of this key, and the bytes that it stores, as far as its quota has them counted.
+    /// The number of open tasks of this key, and of the bytes that it stores; `None` for what its quota does not limit.
     ///
     /// # Errors
     /// If the database fails.

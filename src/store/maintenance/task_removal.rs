@@ -5,7 +5,7 @@ use crate::sql::cells::Type;
 use crate::sql::dialect::{Statement, statement};
 use bloom_core::file::UNUSED_MS;
 
-// Rows are locked in the order of their keys, so that two removals don't wait for each other.
+// Rows are locked in the order of their keys, so that two removals don't deadlock.
 statement!(
     KEEP_USAGE,
     |d| "INSERT INTO usage_removed (key, {GROUP}, {SUMS}) \
@@ -27,13 +27,13 @@ statement!(DELETE_LEASES, |d| "DELETE FROM leases WHERE task_id {}", d.any(Type:
 statement!(DELETE_RESULTS, |d| "DELETE FROM results WHERE task_id {}", d.any(Type::Uuid, 1));
 statement!(DELETE_EVENTS, |d| "DELETE FROM task_events WHERE task_id {}", d.any(Type::Uuid, 1));
 
-// The contents are removed later, in small parts.
+// The contents of the files are removed later, in small parts.
 statement!(
     DROP_CHUNKS_OF_TASKS,
     |d| "INSERT INTO chunk_removals (file_id, due_at) SELECT id, 0 FROM files WHERE task_id {} AND object_url IS NULL ON CONFLICT DO NOTHING",
     d.any(Type::Uuid, 1)
 );
-// Whether another task uses the upload, too, is found out when it is to be removed.
+// The removal checks later whether another task also uses the upload.
 statement!(
     FREE_INPUTS,
     |d| "UPDATE files SET remove_at = created_at + {UNUSED_MS} WHERE id IN (SELECT file_id FROM task_inputs WHERE task_id {})",
@@ -47,7 +47,8 @@ statement!(
     d.any(Type::Uuid, 1)
 );
 statement!(DELETE_FILES, |d| "DELETE FROM files WHERE id {}", d.any(Type::Uuid, 1));
-// When the last task of a context goes, so does what agents keep for it, and a task that is created there later begins anew.
+// When the last task of a context is removed, agents also remove what they keep for it. A task that is created there later begins a new
+// conversation, so the reset is no longer needed.
 statement!(
     DELETE_RESETS,
     |d| "DELETE FROM context_resets WHERE context_id IN (SELECT context_id FROM tasks WHERE id {0}) \
@@ -55,10 +56,10 @@ statement!(
     d.any(Type::Uuid, 1)
 );
 
-/// The statements that remove the files of parameter 1, in this order.
+/// The statements that remove the files in parameter 1, in this order.
 pub(crate) const OF_FILES: [&Statement; 2] = [&DROP_CHUNKS, &DELETE_FILES];
 
-/// The statements that remove the tasks of parameter 1, in this order. The usage of their runs is kept, and so are their audit entries.
+/// The statements that remove the tasks in parameter 1, in this order. The usage of their runs and their audit entries are kept.
 pub(crate) const STATEMENTS: [&Statement; 13] = [
     &KEEP_USAGE,
     &DELETE_RESETS,

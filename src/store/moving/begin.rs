@@ -1,9 +1,9 @@
-//! Decides whether an import may go to a database, and begins it.
+//! Decides whether an import into a database is allowed, and begins it.
 //!
-//! On PostgreSQL, servers may start, or wake up, at any moment. An import begins in one transaction that keeps out their writers, compares what
-//! they do with what they did some time before, and removes their writers. So a server that was active is noticed before anything is changed, and
-//! one that was silent can't commit any more: its batches need the row of their writer, and a new row is refused to it, because it began to
-//! serve before the import (see `REGISTER` in `batch::writer`, and `MARK_SERVED` in `replicas::leader`). Such a server stops.
+//! On PostgreSQL, servers may start or wake up at any moment. An import begins in one transaction that locks out their writers, compares
+//! their activity with an earlier observation, and removes their writers. So an active server is noticed before anything is changed. A
+//! silent server can't commit any more: its batches need the row of their writer, and it gets no new row, because it began to serve before
+//! the import (see `REGISTER` in `batch::writer`, and `MARK_SERVED` in `replicas::leader`). Such a server stops.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::sql::conn::Conn;
 use crate::sql::dialect::{Kind, statement};
 use crate::{Store, all, one};
 
-/// What may be in the database that an import goes to.
+/// What the target database of an import may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Nothing, or what an interrupted import of the same file has left.
+    /// Nothing, except for what an interrupted import of the same file has left.
     Empty,
     /// Anything. It is removed first.
     Replaced,
@@ -41,7 +41,8 @@ statement!(
 );
 statement!(MARK, "SELECT at FROM served WHERE id = 1");
 
-/// What servers do: their last mark, their newest writer and their last commit. A database that was never served has zeros.
+/// The activity of servers: their last service mark, their newest writer and their last commit. All are zero for a database that was never
+/// served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Activity(i64, i64, i64);
 
@@ -50,7 +51,8 @@ impl Activity {
         one(rows, |row| Ok(Self(row.take()?, row.take()?, row.take()?)))
     }
 
-    /// Must be called in the transaction that stores rows. The writers are removed, so only a program that does not know of imports goes on.
+    /// Refuses an import if a server has written a service mark since. Must be called in the transaction that stores rows. The writers were
+    /// removed, so only a version of the program without imports can still be serving.
     pub(crate) async fn refuse_mark(self, conn: &mut Conn) -> Result<(), Error> {
         let mark: i64 = one(&conn.fetch(&MARK, Args::new()).await?, |row| row.take())?;
         if conn.kind() == Kind::Sqlite || mark == self.0 { Ok(()) } else { Err(served()) }
@@ -62,7 +64,7 @@ fn served() -> Error {
 }
 
 impl Store {
-    /// Must be called before anything is read that this process remembers while it serves.
+    /// Must be called before the server reads anything that it caches while it serves.
     ///
     /// # Errors
     /// [`Error::Setup`], if an import into this database has begun and not finished.
@@ -77,7 +79,8 @@ impl Store {
         Ok(())
     }
 
-    /// An SQLite file has a lock that its server holds; of PostgreSQL, servers are noticed by what they do.
+    /// Refuses a database that a server is using. The server of an SQLite file holds its lock; servers on PostgreSQL are noticed by their
+    /// activity.
     pub(super) async fn refuse_served(&self) -> Result<Activity, Error> {
         if self.kind() == Kind::Sqlite {
             return Ok(Activity::default());
@@ -89,7 +92,7 @@ impl Store {
     }
 }
 
-/// Makes sure that this is the only import.
+/// Makes sure that no other import is running.
 pub(super) async fn prepare(conn: &mut Conn) -> Result<(), Error> {
     if conn.kind() == Kind::Sqlite {
         conn.execute_text("PRAGMA wal_autocheckpoint = 1000".into(), Args::new()).await?;
@@ -104,7 +107,7 @@ pub(super) async fn prepare(conn: &mut Conn) -> Result<(), Error> {
 pub(super) enum Found {
     Nothing,
     Finished,
-    /// So many rows are stored.
+    /// This many rows are stored.
     Interrupted(u64),
 }
 
@@ -131,7 +134,7 @@ pub(super) async fn found(conn: &mut Conn, sum: &str, target: Target) -> Result<
     Ok(Found::Nothing)
 }
 
-/// The row of all queues exists from the start.
+/// Refuses a database that has data. The row of all queues is ignored, because it exists from the start.
 pub(super) async fn refuse_data(conn: &mut Conn, tables: &[Table]) -> Result<(), Error> {
     for Table { name, .. } in tables {
         let but = if name == "queues" { "WHERE agent_slug <> ''" } else { "" };
@@ -151,10 +154,10 @@ pub(super) async fn refuse_data(conn: &mut Conn, tables: &[Table]) -> Result<(),
     Ok(())
 }
 
-/// Empties the tables and notes that the import has begun; changes nothing, if there was activity since `before`.
+/// Empties the tables and records that the import has begun. Changes nothing if there was activity since `before`.
 pub(super) async fn begin(conn: &mut Conn, tables: &[Table], sum: &str, before: Activity) -> Result<(), Error> {
     match try_begin(conn, tables, sum, before).await {
-        // A transaction of a server and this one have waited for each other.
+        // A deadlock with a transaction of a server.
         Err(Error::Conflict(_)) => Err(served()),
         begun => begun,
     }

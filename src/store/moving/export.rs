@@ -15,18 +15,19 @@ use crate::sql::conn::Conn;
 use crate::sql::dialect::statement;
 use crate::{Store, one};
 
-/// After this many rows the caller learns how far it is.
+/// The progress is reported to the caller each time this many rows were read.
 pub(super) const TELL_EVERY: u64 = 500;
 
 statement!(SNAPSHOT, "BEGIN");
 statement!(SCHEMA, "SELECT max(version) FROM _sqlx_migrations WHERE success");
 
 impl Store {
-    /// Writes everything that is stored to a file, in one read transaction, also beside the servers that use the database. The file is for
-    /// its owner only, and gets its name when it is complete. Returns the number of rows.
+    /// Writes everything that is stored to a file, in one read transaction, even while servers use the database. Only the owner can read
+    /// the file, and it gets its name when it is complete. Returns the number of rows.
     ///
     /// # Errors
-    /// [`Error::Setup`] with what to do: there is no database, the file exists (unless it `replaces` it), belongs to the database, or can't be written.
+    /// [`Error::Setup`] with what to do: there is no database, or the file exists (unless `replaces` is set), belongs to the database, or
+    /// can't be written.
     pub async fn export(options: &StoreOptions, to: &Path, replaces: bool, tell: impl FnMut(Moved)) -> Result<u64, Error> {
         let target = Target::new(to, replaces, options)?;
         let file = target.create()?;

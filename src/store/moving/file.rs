@@ -7,8 +7,8 @@
 //! {"rows":1,"sha256":"…"}
 //! ```
 //!
-//! A line of a table begins its rows, one per line; a table may be begun again. Ids are 32 hexadecimal digits. The last line counts the rows
-//! and has the checksum of all lines before it, so that a file that was cut off or changed is noticed.
+//! A line with a table begins a section of its rows, one per line. A table may have several sections. Ids are 32 hexadecimal digits. The
+//! last line contains the number of rows and the checksum of all lines before it, so that a truncated or changed file is noticed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, BufWriter, Read as _, Seek as _, Write as _};
@@ -24,9 +24,9 @@ use crate::sql::cells::Value;
 
 const FORMAT: &str = "bloom-runtime export";
 const VERSION: u32 = 1;
-/// No row is longer: its longest text has 16 MiB, of which each byte takes at most six.
+/// No line is longer: the longest text of a row has 16 MiB, and each byte of it takes at most six bytes in JSON.
 pub(super) const MAX_LINE: usize = 128 << 20;
-/// A signal is noticed only between two polls, so a reader lets others run after so many lines or bytes.
+/// A signal is noticed only between two polls, so a reader yields after this many lines or bytes.
 const LINES: u64 = 500;
 const BYTES: usize = 4 << 20;
 
@@ -36,7 +36,7 @@ pub(super) struct Head {
     version: u32,
     /// The newest migration of the database.
     pub schema: i64,
-    /// How many leases were ever given, also of tasks that were removed.
+    /// How many leases were ever granted, including those of removed tasks.
     pub leases: i64,
 }
 
@@ -119,7 +119,7 @@ fn hexadecimal(hash: Sha256) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A line behind the first one.
+/// A line after the first one.
 pub(super) enum Line {
     Section(Section),
     /// A JSON list with a cell for each column of the section.
@@ -128,8 +128,8 @@ pub(super) enum Line {
     End(String),
 }
 
-/// Reads a file and checks it meanwhile; it is sound when its end was returned. The file stays open, so what is read after
-/// [`again`](Self::again) is the same file, also if another one has its name by then.
+/// Reads a file and checks it on the way. The file is sound once its end was returned. It stays open, so [`again`](Self::again) reads the
+/// same file, even if another one has its name by then.
 pub(super) struct Reader {
     pub path: PathBuf,
     file: BufReader<File>,
@@ -144,7 +144,7 @@ pub(super) struct Reader {
 impl Reader {
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let unreadable = |error| Error::Setup(format!("{} can't be read: {error}", path.display()));
-        // The opening of a pipe would wait for its other end.
+        // Opening a pipe would wait for its other end.
         let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unreadable)?;
         if !file.metadata().map_err(unreadable)?.is_file() {
@@ -156,7 +156,7 @@ impl Reader {
         Self::read(path, file)
     }
 
-    /// Reads the file once more, from its beginning.
+    /// Begins to read the file again.
     pub(crate) fn again(self) -> Result<Self, Error> {
         let mut file = self.file.into_inner();
         file.rewind().map_err(|error| Error::Setup(format!("{} can't be read: {error}", self.path.display())))?;
@@ -183,7 +183,7 @@ impl Reader {
         }
     }
 
-    /// An error about the line that was read last.
+    /// An error about the last line that was read.
     pub(crate) fn wrong(&self, why: &str) -> Error {
         Error::Setup(format!("line {} of {}: {why}; export it again", self.number, self.path.display()))
     }

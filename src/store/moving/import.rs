@@ -1,7 +1,7 @@
-//! Reads a file into a database, in batches, so that an import that was interrupted goes on where it stopped.
+//! Reads a file into a database, in batches, so that an interrupted import continues where it stopped.
 //!
-//! The row of the file in `imports` counts what is stored, and is written by the transaction that stores it. It is kept when the import is
-//! finished: a second import of the same file changes nothing.
+//! The row of the file in `imports` counts the stored rows, and is written by the transaction that stores them. It is kept when the import
+//! is finished, so that a second import of the same file changes nothing.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ pub enum Imported {
     Already,
 }
 
-/// Rows of one transaction, unless these bytes come first.
+/// The most rows of one transaction, unless this many bytes are reached first.
 const BATCH: usize = 500;
 const BATCH_BYTES: usize = 4 << 20;
 
@@ -40,7 +40,8 @@ impl Store {
     /// anything is changed.
     ///
     /// # Errors
-    /// [`Error::Setup`] with what to do: the file is damaged, or of a newer version; a server uses the database, or it has other data.
+    /// [`Error::Setup`] with what to do: the file is damaged or comes from a newer version, a server uses the database, or the database has
+    /// other data.
     pub async fn import(options: &StoreOptions, from: &Path, target: Target, tell: impl FnMut(Moved)) -> Result<Imported, Error> {
         let (reader, checked) = check(from).await?;
         let store = Self::open(options).await?;
@@ -109,7 +110,7 @@ struct Checked {
     sum: String,
 }
 
-/// Reads the file to its end. Returns it at its beginning.
+/// Reads the whole file to check it. Returns the reader at the beginning of the file.
 async fn check(from: &Path) -> Result<(Reader, Checked), Error> {
     let mut reader = Reader::open(from)?;
     let mut rows = 0;
@@ -132,7 +133,7 @@ struct Load<'c> {
     checked: &'c Checked,
     /// Rows that are stored.
     done: u64,
-    /// The table of the section, and its columns there.
+    /// The table of the section, and its columns in the file.
     table: String,
     columns: Vec<Column>,
     /// The statement for rows of the section.

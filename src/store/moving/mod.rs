@@ -1,8 +1,8 @@
-//! Moves everything that is stored from one database to another, of either kind, by a file.
+//! Moves everything that is stored from one database to another by a file. Each of them may be of either kind.
 //!
-//! An export is one read transaction. What it contains follows from the schema itself (`tables`): each table with all its columns, except those
-//! that belong to one database alone. So a migration that adds a table or a column changes nothing here. `earlier` writes the same file
-//! from the database of the earlier runtime, so that both come in by one way, `import`.
+//! An export is one read transaction. Its content follows from the schema itself (`tables`): every table with all its columns, except for
+//! tables that concern only one database. So a migration that adds a table or a column needs no change here. `earlier` writes the same kind
+//! of file from the database of the earlier runtime, so that `import` reads both.
 
 mod begin;
 mod earlier;
@@ -15,11 +15,11 @@ pub use begin::Target;
 pub use earlier::FromEarlier;
 pub use import::Imported;
 
-/// How far a move is.
+/// The progress of a move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// Rows that were moved so far.
+    /// The number of rows that were moved so far.
     pub rows: u64,
-    /// Rows in all.
+    /// The number of all rows.
     pub of: u64,
 }

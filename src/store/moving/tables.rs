@@ -1,4 +1,4 @@
-//! The tables that are moved, as the schema of the database has them.
+//! The tables that are moved, read from the schema of the database.
 
 use std::borrow::Cow;
 
@@ -9,8 +9,8 @@ use crate::sql::cells::{Cells, Type, Value};
 use crate::sql::conn::Conn;
 use crate::sql::dialect::{Kind, statement};
 
-/// Tables that belong to one database alone: its schema, who serves it, its commits and what was imported into it. The counts are found again
-/// from the tasks.
+/// Tables that concern only one database: its schema, its servers, its commits and its imports. The counts are computed again from the
+/// tasks.
 const LEFT_OUT: [&str; 9] =
     ["_sqlx_migrations", "schema_compatibility", "leader", "served", "lanes", "batches", "counts", "imports", "reconcilers"];
 
@@ -28,7 +28,8 @@ pub(super) struct Table {
     key: Vec<String>,
 }
 
-// The name of a table, the name and the type of a column, and its position in the primary key, from 1; 0 = it is not part of it.
+// The name of a table, the name and the type of a column, and its position in the primary key, counted from 1; 0 = the column is not a part
+// of the key.
 statement!(
     COLUMNS,
     |d| "{}",
@@ -74,7 +75,7 @@ pub(super) async fn read(conn: &mut Conn) -> Result<Vec<Table>, Error> {
     Ok(tables)
 }
 
-/// The type of the program for one of the schema.
+/// The program's type for a type of the schema.
 fn column_type(name: &str) -> Option<Type> {
     Some(match name {
         "blob" | "uuid" => Type::Uuid,
@@ -117,7 +118,7 @@ impl Table {
         Ok(())
     }
 
-    /// The columns of these names, or what is wrong with the names.
+    /// The columns with these names, or what is wrong with the names.
     pub(crate) fn columns(&self, names: &[String]) -> Result<Vec<&Column>, String> {
         let mut columns: Vec<&Column> = Vec::new();
         for name in names {
@@ -192,7 +193,7 @@ mod tests {
         tables
     }
 
-    /// A file that one kind of database has written fits the other.
+    /// An export of one kind of database must fit the other kind.
     #[test]
     #[ignore = "needs PostgreSQL, which tests/run unit installs"]
     fn both_databases_have_the_same_tables_in_the_same_order() {

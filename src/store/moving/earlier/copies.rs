@@ -1,13 +1,14 @@
-//! Rows of one table with the same id, which this program could not store both: tables without a primary key may have them, and an id may be
-//! written in several ways. The first of them is taken and the others are listed. PostgreSQL finds them by sorting on its disk, so no
-//! list of ids is kept here.
+//! Finds rows of one table with the same id, of which this program can store only one. Tables without a primary key may have such rows, and
+//! an id may be written in several ways. The first row is exported and the others are listed. PostgreSQL finds them by sorting on its disk,
+//! so no list of ids is kept in memory here.
 
-/// The digits of an id, however it is written.
+/// The digits of an id in SQL, in whatever notation it is written.
 fn digits(id: &str) -> String {
     format!("regexp_replace(lower({id}::text), '^urn:uuid:|[{{}}-]', '', 'g')")
 }
 
-/// What differs if two ids differ after [`timed`](super::fields::timed), which replaces the first digits of ids without a time.
+/// An expression that differs for two ids exactly if they differ after [`timed`](super::fields::timed), which replaces the first digits of
+/// ids without a time.
 fn timed(id: &str, time: &str) -> String {
     let digits = digits(id);
     format!("CASE WHEN substr({digits}, 13, 1) = '7' THEN {digits} ELSE {time}::text || substr({digits}, 14) END")
@@ -23,7 +24,7 @@ fn key(table: &str) -> String {
     }
 }
 
-/// The rows with their number among those of the same id. The order is the same each time.
+/// The rows, each numbered among the rows with the same id. The order is the same each time.
 fn numbered(table: &str) -> String {
     format!(
         "(SELECT s.*, CASE WHEN s.id IS NULL THEN 1 \
@@ -32,7 +33,7 @@ fn numbered(table: &str) -> String {
     )
 }
 
-/// The rows of a table, each id once.
+/// The rows of a table, with only one row per id.
 pub(super) fn first(table: &str) -> String {
     format!("(SELECT * FROM {} n WHERE bloom_copy = 1)", numbered(table))
 }
@@ -42,7 +43,7 @@ pub(super) fn others(table: &str) -> String {
     format!("SELECT to_jsonb(n)::text FROM {} n WHERE bloom_copy > 1 ORDER BY id::text", numbered(table))
 }
 
-/// The results, each with its number among those whose artifact would have the same id.
+/// The results, each numbered among those whose artifact would get the same id.
 pub(super) fn results() -> String {
     format!(
         "(SELECT f.*, row_number() OVER (PARTITION BY {} ORDER BY f.id::text) AS bloom_artifact_copy FROM {} f)",

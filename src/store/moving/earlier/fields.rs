@@ -23,7 +23,7 @@ pub(super) struct Fields {
 /// Longer columns do not fit into a line of the file.
 const MAX_COLUMN: usize = MAX_LINE - (1 << 20);
 
-/// A value, or why the row can't be taken: its table, its id and the column.
+/// A value, or the reason why the row can't be exported, with its table, its id and the column.
 pub(super) type Field<T> = Result<T, String>;
 
 impl Fields {
@@ -138,7 +138,7 @@ impl Fields {
         parse(&word).map_or_else(|| self.wrong(column, &format!("is '{}', which this program does not know", short(&word))), Ok)
     }
 
-    /// A JSON value, also if the column is a text.
+    /// A JSON value. The column may also contain it as a text.
     pub(crate) fn json(&self, column: &str) -> Field<Value> {
         match self.value(column)? {
             Some(Value::String(text)) => serde_json::from_str(text).or_else(|_| self.wrong(column, "is not JSON")),
@@ -167,10 +167,10 @@ fn short(word: &str) -> String {
     word.chars().take(40).collect()
 }
 
-/// The end of the times that ids of version 7 can contain.
+/// The latest time that an id of version 7 can contain.
 const MAX_TIME: Ms = (1 << 48) - 1;
 
-/// The id, with this time in it unless it has one.
+/// The id, with this time put into it unless it already contains one.
 pub(super) fn timed(id: Uuid, at: Ms) -> Uuid {
     if has_time(id) {
         return id;

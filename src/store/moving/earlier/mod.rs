@@ -1,8 +1,8 @@
 //! Writes the database of the earlier runtime (PostgreSQL, with the tables `llm_tasks`, `leases`, `workers`, `runtime_artifacts`,
 //! `llm_results`, `audit_logs` and `runtime_settings`) as an export of this program.
 //!
-//! Ids of tasks stay as they are. All other lists are in the order of their ids here, and the newest result is found by it, so other ids
-//! that do not contain a time get one, and keep their other bits: the same row gets the same id each time.
+//! Ids of tasks are kept. All other lists of this program are ordered by id, and the newest result is found by its id. So other ids that do
+//! not contain a time get one and keep their remaining bits. The same row gets the same id each time.
 
 mod copies;
 mod fields;
@@ -26,17 +26,17 @@ use sink::Sink;
 /// What [`Store::export_earlier`] did.
 #[derive(Clone, Debug, Default)]
 pub struct FromEarlier {
-    /// Rows of the export.
+    /// The number of rows in the export.
     pub rows: u64,
-    /// Tasks that a worker had; they are queued again.
+    /// The number of tasks that a worker held; they are queued again.
     pub queued_again: u64,
-    /// How many rows were left out, and why the first of them were.
+    /// The number of rows that were left out.
     pub left_out: u64,
-    /// Why rows were left out, in a line each.
+    /// Why the first of these rows were left out, one line each.
     pub reasons: Vec<String>,
 }
 
-/// How many rows that can't be taken are described.
+/// The most rows for which the reason is listed.
 const REASONS: usize = 20;
 const TABLES: [&str; 7] = ["workers", "llm_tasks", "leases", "llm_results", "runtime_artifacts", "audit_logs", "runtime_settings"];
 
@@ -45,11 +45,12 @@ statement!(MISSING, "SELECT name FROM unnest($1::text[]) AS name WHERE to_regcla
 statement!(IS_OWN, "SELECT to_regclass('task_state') IS NOT NULL");
 
 impl Store {
-    /// Reads the database at this URL in one transaction and writes an export for [`import`](Self::import). Nothing is changed there. The file
-    /// must not be one of the database of `options`.
+    /// Reads the database at this URL in one transaction and writes an export for [`import`](Self::import). The database is not changed.
+    /// The file must not be a file of the database in `options`.
     ///
     /// # Errors
-    /// [`Error::Setup`] with what to do: it is no such database, the file can't be written, or rows can't be taken (unless `skips_invalid`).
+    /// [`Error::Setup`] with what to do: the URL does not lead to such a database, the file can't be written, or rows can't be exported
+    /// (unless `skips_invalid` is set).
     pub async fn export_earlier(
         options: &StoreOptions,
         url: &str,
@@ -100,7 +101,7 @@ impl Store {
 }
 
 impl FromEarlier {
-    /// What was left out, for people; empty if nothing was.
+    /// A text about what was left out; empty if nothing was.
     pub fn told(&self) -> String {
         if self.left_out == 0 {
             return String::new();

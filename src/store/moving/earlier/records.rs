@@ -32,7 +32,7 @@ fn leases_sql() -> String {
     )
 }
 
-/// A result with its artifact, and the last lease before it that its worker had of the task.
+/// A result with its artifact, and the last lease of the task that its worker got before it.
 fn results_sql() -> String {
     format!(
         "SELECT DISTINCT ON (r.id::text) \

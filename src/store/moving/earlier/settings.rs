@@ -7,7 +7,7 @@ use crate::batch::save::Setting;
 use crate::error::Error;
 use crate::sql::conn::Conn;
 
-// Of several names of one setting, the one that counts comes first: `membridge_admin_key` before `admin_key`.
+// If a setting has several names, the one that takes precedence comes first: `membridge_admin_key` before `admin_key`.
 const SETTINGS: &str = "SELECT to_jsonb(s)::text FROM runtime_settings s ORDER BY s.key COLLATE \"C\" DESC";
 
 /// The settings that this program stores, and the names that they may have in the earlier runtime.
@@ -15,11 +15,11 @@ const SETTING_NAMES: [(&str, &[&str]); 2] = [
     (bloom_core::decide::MEMBRIDGE_SERVER_URL, &["membridge_server_url"]),
     (bloom_core::decide::MEMBRIDGE_ADMIN_KEY, &["membridge_admin_key", "admin_key"]),
 ];
-/// What the earlier runtime only remembers of its last call.
+/// Settings in which the earlier runtime only recorded its last call. They are left out.
 const FORGOTTEN_SETTINGS: [&str; 4] = ["connected", "connection_status", "last_test", "last_test_at"];
 
 pub(super) async fn write(conn: &mut Conn, sink: &mut Sink<'_>) -> Result<(), Error> {
-    // Each setting that was taken, with the name that it had.
+    // The exported settings, each with the name that it had.
     let mut taken: BTreeMap<&str, String> = BTreeMap::new();
     sink.take(conn, "runtime_settings", SETTINGS, |sink, row| {
         let name = match row.text("key") {
@@ -34,7 +34,7 @@ pub(super) async fn write(conn: &mut Conn, sink: &mut Sink<'_>) -> Result<(), Er
         };
         match row.text("value") {
             Err(why) => Ok(Err(why)),
-            // It is not set.
+            // An empty value means that the setting is not set.
             Ok(value) if value.is_empty() => Ok(Ok(())),
             Ok(value) => match taken.get(key) {
                 Some(other) if *other == name => Ok(row.wrong("key", COPY)),

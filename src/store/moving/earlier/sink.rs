@@ -1,4 +1,4 @@
-//! Takes rows of the earlier runtime, as this program stores them.
+//! Writes rows of the earlier runtime to the export, in the form in which this program stores them.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -18,18 +18,18 @@ use bloom_core::ids::IdSource;
 /// The last migration that the rows written here need.
 const SCHEMA: i64 = 1;
 
-/// Why the second row of an id, or of a key, can't be taken.
+/// Why the second row with the same id or key can't be exported.
 pub(super) const COPY: &str = "is that of another row, too";
 
 pub(super) struct Sink<'f> {
     out: Writer<'f>,
-    /// The table of the rows that were written last.
+    /// The table of the last row that was written.
     table: &'static str,
     of: u64,
     read: u64,
     tell: &'f mut dyn FnMut(Moved),
     done: FromEarlier,
-    /// The ids of tasks that are left out, as they are written there.
+    /// The ids of tasks that are left out, as the earlier runtime writes them.
     pub refused_tasks: HashSet<String>,
     /// For entries of the audit trail that are made here.
     pub ids: IdSource,
@@ -52,7 +52,8 @@ impl<'f> Sink<'f> {
         self.out.row(&cells)
     }
 
-    /// Reads the rows of a statement that returns one JSON object each, and gives them on. A row that it refuses is noted.
+    /// Reads the rows of a statement, each of which is one JSON object, and passes them to the callback. Records rows that the callback
+    /// refuses.
     pub(crate) async fn take(
         &mut self,
         conn: &mut Conn,
@@ -75,12 +76,12 @@ impl<'f> Sink<'f> {
         .await
     }
 
-    /// Notes the rows that [`copies::first`] leaves out.
+    /// Records the rows that [`copies::first`] leaves out.
     pub(crate) async fn refuse_copies(&mut self, conn: &mut Conn, table: &'static str) -> Result<(), Error> {
         self.take(conn, table, &copies::others(table), |_, row| Ok(row.wrong("id", COPY))).await
     }
 
-    /// As [`take`](Self::take), of rows that were read before.
+    /// Like [`take`](Self::take), for rows that have already been counted.
     pub(crate) async fn take_silently(
         &mut self,
         conn: &mut Conn,

@@ -1,7 +1,8 @@
 //! Tasks. They keep their ids.
 //!
-//! A task that a worker had when the database was read is queued again, with the attempt given back, because no worker of the earlier
-//! runtime reports here; the audit trail says so. Tasks of one context ran in any order there, so they get `session: none`.
+//! A task that a worker held when the database was read is queued again and gets its attempt back, because no worker of the earlier runtime
+//! reports to this program. The audit trail records this. The earlier runtime ran tasks of one context in any order, so they get `session:
+//! none`.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use bloom_core::ids::{created_at, has_time};
 use bloom_core::limits::MAX_SAFE;
 use bloom_core::task::{Failure, Format, LastLease, LeaseStatus, Reason, Session, Status, TaskSpec, TaskState};
 
-/// A task with its last lease, the number of its leases, and the error of its newest result.
+/// The tasks, each with its last lease, the number of its leases, and the error of its newest result.
 fn tasks_sql() -> String {
     format!(
         "SELECT (to_jsonb(t) || jsonb_build_object('lease', to_jsonb(l), 'lease_count', c.n, 'error', r.error_message))::text \
@@ -29,14 +30,14 @@ fn tasks_sql() -> String {
     )
 }
 
-/// What the API allows.
+/// The limits of the API.
 const TIMEOUT_SEC: std::ops::RangeInclusive<i64> = 1..=3600;
 const MAX_ATTEMPTS: std::ops::RangeInclusive<i64> = 1..=10;
 
 pub(super) async fn write(conn: &mut Conn, sink: &mut Sink<'_>) -> Result<(), Error> {
     let tasks = tasks_sql();
     sink.refuse_copies(conn, "llm_tasks").await?;
-    // All rows of one table come together, so the tasks are read twice.
+    // An export has all rows of a table in sequence, and a task has rows in two tables, so the tasks are read twice.
     sink.take(conn, "llm_tasks", &tasks, |sink, row| match task(row) {
         Err(why) => {
             sink.refused_tasks.extend(row.text("id"));
@@ -122,7 +123,7 @@ fn task(row: &Fields) -> Field<(TaskSpec, TaskState)> {
 fn state(row: &Fields, spec: &TaskSpec) -> Field<TaskState> {
     let (status, made_at, updated_at) = (status(row)?, row.time("created_at")?, row.time("updated_at")?);
     let attempts = row.optional_int("attempts", 0..=MAX_SAFE)?.unwrap_or(0);
-    // A task that is queued has an attempt left.
+    // A queued task must have an attempt left.
     let (now, attempts, infra_retries) = match status {
         Status::Queued => (Status::Queued, attempts.min(spec.max_attempts - 1), 0),
         Status::Leased | Status::Running => (Status::Queued, (attempts - 1).clamp(0, spec.max_attempts - 1), 1),
