@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-/// The kinds of errors, for metrics and people.
+/// The reasons for outages, for metrics and people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutageReason {
     /// PostgreSQL, or the pooler before it, has too many connections.
@@ -50,7 +50,7 @@ impl OutageReason {
         }
     }
 
-    /// For everybody who may ask, so without names of hosts, users and databases.
+    /// A text that everybody may see, so it contains no names of hosts, users or databases.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Connections => "PostgreSQL, or the pooler before it, has too many connections",
@@ -68,7 +68,7 @@ impl OutageReason {
         match error {
             sqlx::Error::Database(database) => match &*database.code().unwrap_or_default() {
                 "08P01" => Self::of_pooler(database.message()),
-                // What a new connection is told while the disk is full: it can't write its cache of the catalog.
+                // The error of a new connection while the disk is full: it can't write its cache of the catalog.
                 "XX000" if database.message().contains("could not write") => Self::DiskFull,
                 code => Self::of_sqlstate(code),
             },
@@ -77,7 +77,7 @@ impl OutageReason {
         }
     }
 
-    /// PgBouncer has one code for all that it refuses.
+    /// Finds the reason in PgBouncer's message, because PgBouncer has only one code for everything that it refuses.
     fn of_pooler(message: &str) -> Self {
         let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
         if says(&["no more connections allowed", "query_wait_timeout", "too many"]) {
@@ -104,7 +104,7 @@ impl OutageReason {
     }
 }
 
-/// A time in which nothing can be written.
+/// A period in which nothing can be written.
 #[derive(Clone, Debug)]
 pub struct Outage {
     /// Why nothing can be written.
@@ -114,7 +114,7 @@ pub struct Outage {
     pub(crate) since: Instant,
     pub(crate) last_error: Instant,
     pub(crate) errors: u64,
-    /// Connections may notice the same outage by different errors, in any order.
+    /// The reasons that were logged. Connections may notice the same outage by different errors, in any order.
     pub(crate) logged: Vec<OutageReason>,
 }
 
@@ -123,9 +123,9 @@ impl Outage {
         Self { reason, error: error.to_owned(), since: Instant::now(), last_error: Instant::now(), errors: 1, logged: vec![reason] }
     }
 
-    /// What is wrong, for everybody who may ask.
+    /// A text about what is wrong, which everybody may see.
     pub fn told(&self) -> String {
-        // Of a lock, the error is this program's own text.
+        // The error of a lock is this program's own text, so it can be shown.
         let text = if self.reason == OutageReason::Lock { &self.error } else { self.reason.text() };
         format!("{text} ({})", self.label())
     }

@@ -1,12 +1,12 @@
-//! What keeps this user from using the files of an SQLite database, and what to do about it.
+//! Finds out what prevents this user from using the files of an SQLite database, and what to do about it.
 
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access, statvfs};
 
-/// Which of the files can't be written: the database, its directory, or a file that SQLite keeps beside it. SQLite itself would only say
-/// that the database is read-only, and a reader of a file that it can't write leaves such files behind, with the same rights.
+/// Returns which file can't be written: the database, its directory, or a file that SQLite keeps beside it. SQLite itself would only report
+/// that the database is read-only. A reader that can't write the database leaves such files behind, with the same permissions.
 pub(crate) fn unwritable(database: &Path) -> Option<String> {
     let directory = directory_of(database);
     let files = ["", "-wal", "-shm"].map(|suffix| beside(database, suffix)).into_iter().filter(|file| file.exists());
@@ -18,7 +18,7 @@ pub(crate) fn unwritable(database: &Path) -> Option<String> {
     })
 }
 
-/// Why SQLite failed, if the disk says it: its own message would name only a number.
+/// The reason for an SQLite error if the disk is full. SQLite's own message would contain only a number.
 pub(crate) fn full_disk(database: &Path) -> Option<&'static str> {
     statvfs(directory_of(database)).ok().filter(|disk| disk.f_bavail == 0).map(|_| FULL)
 }
@@ -40,7 +40,7 @@ fn directory_of(file: &Path) -> &Path {
     file.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A path with an ending behind its name.
+/// The path with a suffix after its name.
 pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut path = path.as_os_str().to_owned();
     path.push(ending);

@@ -1,5 +1,5 @@
-//! What keeps other processes from using an SQLite database: a lock on the file beside it, which says who has it, and one on the database
-//! itself, because the file beside it may be removed.
+//! Keeps other processes from using an SQLite database. There are two locks: one on a file beside the database, which says who holds it,
+//! and one on the database itself, because the file beside it may be removed.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -15,13 +15,13 @@ use crate::backup::partial::remove_unfinished;
 use crate::error::Error;
 use crate::opening::file_access::{advice, beside};
 
-/// Creates the directory and the file (for its owner only), and takes the lock.
+/// Creates the directory and the file (readable only by its owner), and takes the lock.
 pub(crate) fn prepare_file(path: &Path) -> Result<(LockFile, Arc<File>), Error> {
     let fail = |what: &str, error: std::io::Error| Error::Setup(format!("{what} {}: {error}; {}", path.display(), advice(&error)));
     let mut lock = LockFile::take(path)?;
     let log = beside(path, "-wal");
     if !path.exists() && log.metadata().is_ok_and(|log| log.len() > 0) {
-        // SQLite would drop it, with the changes that were acknowledged last.
+        // SQLite would delete the log, and with it the last acknowledged changes.
         return Err(Error::Setup(format!(
             "the database {} is not there, but the changes are that were not yet written into it ({}): put the database back, or move that \
              file away to begin with a new database",
@@ -29,7 +29,7 @@ pub(crate) fn prepare_file(path: &Path) -> Result<(LockFile, Arc<File>), Error> 
             log.display()
         )));
     }
-    // It has the prompts of a whole backup, and nobody would look for it.
+    // An interrupted restore leaves a file with all prompts of a backup, and nobody would look for it.
     remove_unfinished(path);
     let file = match &lock.database {
         Some(file) => file.clone(),
@@ -41,8 +41,8 @@ pub(crate) fn prepare_file(path: &Path) -> Result<(LockFile, Arc<File>), Error> 
 /// Whether the file of a database exists.
 ///
 /// # Errors
-/// Something else has its name. A link is refused, because the lock and the log of the database are beside the file that it is called by:
-/// two processes that call one file by two names would damage it.
+/// The path is not a regular file. A link is refused, because the lock and the log are found by the name of the database: two processes
+/// that use one file by two names would damage it.
 pub(crate) fn is_there(path: &Path) -> Result<bool, Error> {
     let wrong = |what: &str| Err(Error::Setup(format!("the database {} is {what} in DATABASE_URL", path.display())));
     match path.symlink_metadata() {
@@ -58,7 +58,7 @@ pub(crate) fn is_there(path: &Path) -> Result<bool, Error> {
 }
 
 /// # Errors
-/// This user can't make the file: it says what is in the way.
+/// This user can't create the file; the error says why.
 pub(crate) fn may_be_made(path: &Path) -> Result<(), Error> {
     let wrong = |place: &Path, what: &str| {
         let (path, place) = (path.display(), place.display());
@@ -86,17 +86,17 @@ fn private_file(path: &Path) -> std::io::Result<File> {
     options.open(path)
 }
 
-/// Prevents that a second process uses the same SQLite file. The operating system releases the locks when the process ends in any way.
+/// Keeps a second process from using the same SQLite file. The operating system releases the locks when the process ends in any way.
 pub(crate) struct LockFile {
     file: File,
-    /// The database, if it is there.
+    /// The database, if it exists.
     database: Option<Arc<File>>,
-    /// When this process took it, for people.
+    /// When this process took the lock, for people.
     since: String,
 }
 
 impl LockFile {
-    /// Creates the directory of the database too.
+    /// Takes the locks. Creates the directory of the database if necessary.
     pub(crate) fn take(database: &Path) -> Result<Self, Error> {
         is_there(database)?;
         if let Some(directory) = database.parent().filter(|d| !d.as_os_str().is_empty()) {
@@ -136,7 +136,7 @@ impl LockFile {
         Ok(lock)
     }
 
-    /// Locks the database itself. The file stays open at least as long as this.
+    /// Locks the database itself. Its file stays open at least as long as `self`.
     fn take_database(&mut self, file: File, path: &Path) -> Result<Arc<File>, Error> {
         match set_lock(&file, libc::F_WRLCK) {
             Ok(()) => Ok(self.database.insert(Arc::new(file)).clone()),
@@ -154,7 +154,7 @@ impl LockFile {
         std::os::unix::fs::fchown(&self.file, Some(user), Some(group))
     }
 
-    /// Writes into the file who holds it: a second process shows this text.
+    /// Writes into the file who holds the lock. A second process shows this text.
     pub(crate) fn tell(&self, url: Option<&str>) -> std::io::Result<()> {
         let mut file = &self.file;
         let place = url.map(|url| format!("at {url} ")).unwrap_or_default();
@@ -166,7 +166,8 @@ impl LockFile {
 }
 
 impl Drop for LockFile {
-    /// A process that is being started has a copy of the descriptor until it executes its program, which would keep the lock.
+    /// Releases the locks explicitly. A child process has copies of the descriptors until it executes its program, and these would keep the
+    /// locks.
     fn drop(&mut self) {
         let _ = self.file.unlock();
         if let Some(database) = &self.database {
@@ -175,12 +176,12 @@ impl Drop for LockFile {
     }
 }
 
-/// Where the lock is in the file of the database. No file is that long, and SQLite's own locks are elsewhere (some bytes at 1 GiB).
+/// The position of the lock in the database file. No file is that long, and SQLite's own locks are elsewhere (some bytes at 1 GiB).
 const LOCKED_BYTE: libc::off_t = 1 << 62;
 
-/// Locks the database, or unlocks it. The lock belongs to the open file, not to the process: SQLite, which opens and closes the file as it
-/// likes, neither loses it nor meets it. Closing this file would release the locks of SQLite in this process, so it must stay open as long
-/// as a connection (see `Files` in `health`).
+/// Locks or unlocks the database. The lock belongs to the open file, not to the process, so it does not conflict with SQLite in this
+/// process, and SQLite can't release it by opening and closing the file. Closing this file would release SQLite's own locks in this
+/// process, so it must stay open as long as any connection (see `Files` in `health`).
 fn set_lock(file: &File, kind: libc::c_int) -> nix::Result<()> {
     let lock =
         libc::flock { l_type: kind as libc::c_short, l_whence: libc::SEEK_SET as libc::c_short, l_start: LOCKED_BYTE, l_len: 1, l_pid: 0 };

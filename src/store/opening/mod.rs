@@ -1,5 +1,5 @@
-//! How a database is found, opened and checked before it is used: the URL and the options, the settings of a session, the locks and rights
-//! of SQLite's files, and whether PostgreSQL keeps what it is given. What is watched afterwards is in `health`.
+//! Finds, opens and checks a database before it is used: the URL and the options, the settings of a session, the locks and permissions of
+//! SQLite's files, and whether PostgreSQL is durable. What is monitored afterwards is in `health`.
 
 pub(crate) mod file_access;
 pub(crate) mod lock_file;

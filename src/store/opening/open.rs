@@ -1,4 +1,4 @@
-//! Opens a database: parses its URL, sets its connections up, and checks that it keeps what it acknowledges.
+//! Opens a database: parses its URL, sets up its connections, and checks that it keeps what it acknowledges.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::sql::dialect::Kind;
 pub struct StoreOptions {
     /// `sqlite:<path>`, `postgres://…` or `postgresql://…`.
     pub url: String,
-    /// Connections for reads of requests; everything else has connections of its own.
+    /// The most connections for reads of requests. Everything else has connections of its own.
     pub max_connections: u32,
 }
 
-/// What [`open`] returns: how to make connections, and the pools of those for reading.
+/// What [`open`] returns: how to make connections, and the pools of connections for reading.
 pub(crate) struct Opened {
     pub pool: Pool,
     pub control: Pool,
@@ -86,7 +86,7 @@ async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error>
     let pool = |connections: u32| {
         let pool = readers
             .pool_options(connections)
-            // A connection is tested only if it was idle for a while, because a test at each use costs a round trip.
+            // A connection is tested only if it was idle for a while, because a test costs a round trip.
             .test_before_acquire(false)
             .before_acquire(|conn: &mut PgConnection, meta| {
                 Box::pin(async move {
@@ -109,14 +109,14 @@ async fn first(sessions: &Sessions) -> Result<(), Error> {
     checked
 }
 
-/// What [`open`] checks on PostgreSQL. [`beside`] does not see it, because its sessions are read-only.
+/// Checks a PostgreSQL database as [`open`] does. A connection of [`beside`] can't do that, because its sessions are read-only.
 pub(crate) async fn check(options: &StoreOptions) -> Result<(), Error> {
     if is_postgres(&options.url) { first(&Sessions::served(&options.url)?).await } else { Ok(()) }
 }
 
-/// How long a statement of a writer may take on PostgreSQL, COMMIT too.
+/// How long a statement of a writer may take on PostgreSQL, including COMMIT.
 pub(crate) const STATEMENT: Duration = Duration::from_secs(5);
-/// How long a writer may do nothing in a transaction.
+/// How long a writer may be idle in a transaction.
 pub(crate) const IDLE: Duration = Duration::from_secs(1);
 
 async fn postgres_writer(sessions: Sessions) -> Result<Conn, Error> {
@@ -128,10 +128,10 @@ async fn postgres_writer(sessions: Sessions) -> Result<Conn, Error> {
     Ok(sessions.connect().await?)
 }
 
-/// What URLs of other programs have behind the path of an SQLite file.
+/// Parameters that URLs of other programs have after the path of an SQLite file.
 const PARAMETERS: [&str; 4] = ["mode=", "cache=", "immutable=", "vfs="];
 
-/// The path in `sqlite:path` or `sqlite://path`, as it is. `None`: the URL is of another kind.
+/// The path in `sqlite:path` or `sqlite://path`, unchanged. `None` for any other URL.
 fn sqlite_path(url: &str) -> Option<PathBuf> {
     let path = url.trim().strip_prefix("sqlite:")?;
     let path = path.strip_prefix("//").unwrap_or(path);
@@ -142,18 +142,19 @@ fn sqlite_path(url: &str) -> Option<PathBuf> {
     Some(if path.starts_with("file:") { Path::new(".").join(path) } else { path.into() })
 }
 
-/// The file of an SQLite database.
+/// The file of the database; `None` if it is not an SQLite database.
 pub(crate) fn sqlite_file(options: &StoreOptions) -> Option<PathBuf> {
     sqlite_path(&options.url)
 }
 
-/// The SQLite file of this URL, if there is one.
+/// The SQLite file of this URL, if it exists.
 fn existing_file(url: &str) -> Result<Option<PathBuf>, Error> {
     let Some(path) = sqlite_path(url) else { return Ok(None) };
     Ok(is_there(&path)?.then_some(path))
 }
 
-/// A connection that only reads, without the lock of an SQLite file: also beside the server that uses it. `None`: there is no such file.
+/// A read-only pool of connections. It takes no lock on an SQLite file, so it can be used beside a server. `None` if the file does not
+/// exist.
 pub(crate) async fn beside(options: &StoreOptions) -> Result<Option<Pool>, Error> {
     if is_postgres(&options.url) {
         let sessions = Sessions::served(&options.url)?.with([("default_transaction_read_only", "on"), ("statement_timeout", "20s")]);
@@ -167,7 +168,7 @@ pub(crate) async fn beside(options: &StoreOptions) -> Result<Option<Pool>, Error
     Ok(Some(Pool::Sqlite(pool, Arc::default())))
 }
 
-/// A connection for reading everything in one transaction, without the lock of an SQLite file. `None`: there is no such file.
+/// A connection for reading everything in one transaction. It takes no lock on an SQLite file. `None` if the file does not exist.
 pub(crate) async fn snapshot(options: &StoreOptions) -> Result<Option<Conn>, Error> {
     if is_postgres(&options.url) {
         return Ok(Some(postgres_snapshot(Sessions::served(&options.url)?.with([("enable_seqscan", "on")])).await?));
@@ -178,7 +179,7 @@ pub(crate) async fn snapshot(options: &StoreOptions) -> Result<Option<Conn>, Err
     Ok(Some(Conn::sqlite(conn, Arc::default())))
 }
 
-/// As [`snapshot`], of a PostgreSQL database of another program.
+/// Like [`snapshot`], for a PostgreSQL database of another program.
 pub(crate) async fn foreign_snapshot(url: &str) -> Result<Conn, Error> {
     if !is_postgres(url) {
         return Err(Error::Setup("the database to read must be PostgreSQL: write postgres://user:password@host:5432/database".into()));
@@ -210,7 +211,7 @@ async fn open_sqlite(path: &Path, max_connections: u32) -> Result<Opened, Error>
         .disable_statement_logging();
     refuse_other_program(path).await?;
     let fail = |error: sqlx::Error| unusable(path, &error);
-    // The first connection switches the file to WAL. Readers can't, because they may not write.
+    // The first connection switches the file to WAL mode. Readers can't do that, because they may not write.
     let mut first = options.connect().await.map_err(fail)?;
     check_sqlite(&mut first).await?;
     let health = Arc::new(Health::of_sqlite(path, file).map_err(|error| fail(error.into()))?);
@@ -244,8 +245,8 @@ pub(crate) async fn refuse_other_program(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether the file has tables, but not this program's. It is checked on a connection that writes nothing: switching to WAL would change
-/// the file. A migration that was interrupted may have left its own table alone.
+/// Whether the file has tables, but not those of this program. This is checked on a connection that writes nothing, because switching to
+/// WAL mode would change the file. An interrupted migration may have left only its own table.
 async fn is_of_another_program(path: &Path) -> Result<bool, sqlx::Error> {
     let options = SqliteConnectOptions::new().filename(path).busy_timeout(BUSY).pragma("query_only", "on").disable_statement_logging();
     let mut conn = options.connect().await?;
@@ -276,7 +277,7 @@ async fn sqlite(options: &SqliteConnectOptions, health: &Arc<Health>) -> Result<
 }
 
 impl Target {
-    /// Has a second process on the same SQLite file told where this one serves.
+    /// Writes this server's URL into the lock file of SQLite, so that a second process on the same file can report it.
     pub(crate) fn serves_at(&self, url: &str) {
         if let Self::Sqlite { lock, .. } = self
             && let Err(error) = lock.tell(Some(url))
@@ -292,7 +293,7 @@ impl Target {
         }
     }
 
-    /// A connection for writing. On PostgreSQL, its timeouts release the locks of a frozen client soon.
+    /// A connection for writing. On PostgreSQL, its timeouts make sure that a frozen client loses its locks soon.
     pub(crate) async fn writer(&self) -> Result<Conn, Error> {
         Ok(match self {
             Self::Sqlite { options, health, .. } => sqlite(&options.as_ref().clone().pragma("cache_size", WRITER_CACHE), health).await?,
@@ -335,7 +336,7 @@ impl Target {
         }
     }
 
-    /// A connection for migrations, which may take long.
+    /// A connection for migrations, which may take a long time.
     pub(crate) async fn migrator(&self) -> Result<Conn, Error> {
         Ok(match self {
             Self::Sqlite { options, health, .. } => sqlite(options, health).await?,

@@ -1,4 +1,4 @@
-//! Whether a PostgreSQL database can keep what it is given, and takes it now.
+//! Checks whether a PostgreSQL database is durable, and whether it accepts writes now.
 
 use crate::error::Error;
 use crate::outage::OutageReason;
@@ -29,7 +29,7 @@ pub(crate) async fn check(conn: &mut Conn) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether PostgreSQL keeps what it acknowledged, and takes all texts: what [`DURABILITY`] has found.
+/// Checks the result of [`DURABILITY`]: whether PostgreSQL keeps what it has acknowledged, and can store every text.
 fn is_durable(found: Vec<Row>) -> Result<(), Error> {
     for row in found {
         let mut row = row.cells();
@@ -91,7 +91,7 @@ const WRITTEN: [&str; 28] = [
     "workers",
 ];
 
-// The lock alone needs any one of the rights to write.
+// All privileges are checked, because taking the lock needs only one of those for writing.
 statement!(
     MISSING_RIGHTS,
     |_d| "SELECT string_agg(DISTINCT r.name, ', '), string_agg(DISTINCT c.relname, ', '), min(quote_ident(current_user)) \
@@ -100,7 +100,7 @@ statement!(
      HAVING count(*) > 0",
     WRITTEN.join("', '")
 );
-// On SQLite, whoever may write the file may write everything.
+// SQLite needs no such check, because a user who may write the file may write everything.
 statement!(
     TO_CREATE,
     "SELECT coalesce(quote_ident(current_schema()), ''), quote_ident(current_user), current_setting('search_path'), \
@@ -108,7 +108,7 @@ statement!(
         coalesce((SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass('task_state')), true)"
 );
 
-/// Whether the user has all rights on the tables that are there.
+/// Checks that the user has all privileges on the existing tables.
 pub(crate) async fn rights(pool: &Pool) -> Result<(), Error> {
     if pool.kind() == Kind::Sqlite {
         return Ok(());
@@ -116,7 +116,7 @@ pub(crate) async fn rights(pool: &Pool) -> Result<(), Error> {
     missing_rights(&pool.fetch(&MISSING_RIGHTS, Args::new()).await?)?.map_or(Ok(()), |text| Err(Error::Setup(text)))
 }
 
-/// What is missing, if anything is.
+/// A text about the missing privileges, if any are missing.
 fn missing_rights(found: &[Row]) -> Result<Option<String>, Error> {
     let missing: Option<(String, String, String)> = first(found, |row| Ok((row.take()?, row.take()?, row.take()?)))?;
     Ok(missing.map(|(rights, tables, user)| {
@@ -129,7 +129,8 @@ statement!(
     "SELECT quote_ident(current_user), coalesce(quote_ident(current_schema()), 'public') WHERE NOT has_table_privilege('_sqlx_migrations', 'SELECT')"
 );
 
-/// Of a user who may not even read which migrations were applied: what to grant; of all else, the error itself.
+/// Explains an error: if the user may not even read which migrations were applied, the new error says what to grant. Any other error is
+/// returned as it is.
 pub(crate) async fn unreadable(pool: &Pool, error: Error) -> Error {
     let is_denied = matches!(&error, Error::Unavailable(OutageReason::Authentication, _));
     let found = if is_denied { pool.fetch(&UNREADABLE, Args::new()).await.ok() } else { None };
@@ -142,7 +143,7 @@ pub(crate) async fn unreadable(pool: &Pool, error: Error) -> Error {
     })
 }
 
-/// Whether the user may apply migrations to these tables, or to a database that has none (`is_empty`).
+/// Checks that the user may apply migrations to the tables, or to a database without tables (`is_empty`).
 pub(crate) async fn may_migrate(pool: &Pool, is_empty: bool) -> Result<(), Error> {
     if pool.kind() == Kind::Sqlite {
         return Ok(());
@@ -170,9 +171,9 @@ pub(crate) async fn may_migrate(pool: &Pool, is_empty: bool) -> Result<(), Error
 }
 
 statement!(BEGIN, "BEGIN");
-// The lock that each write takes, without waiting.
+// Takes the lock that each write takes, without waiting.
 statement!(LOCK_ALL, |_d| "LOCK TABLE {} IN ROW EXCLUSIVE MODE NOWAIT", WRITTEN.join(", "));
-// More than fits into the free space of a page, and random, so that it can't be compressed.
+// The value is larger than the free space of a page, and random, so that it can't be compressed.
 statement!(
     TAKE_ROOM,
     "INSERT INTO object_marks (name, value) SELECT 'room', string_agg(md5(random()::text), '') FROM generate_series(1, 2048) \
@@ -180,7 +181,7 @@ statement!(
 );
 statement!(GIVE_ROOM_BACK, "DELETE FROM object_marks WHERE name = 'room'");
 statement!(COMMIT, "COMMIT");
-// Who keeps a table locked.
+// Finds the session that keeps a table locked.
 statement!(
     pub(crate) LOCKER,
     |_d| "SELECT format('the table %s of the database is locked by another session: process %s (%s), %s', c.relname, l.pid, \
@@ -194,7 +195,8 @@ statement!(
     WRITTEN.join("', '")
 );
 
-/// Writes on PostgreSQL as a batch would: with locks of all tables, and to new pages. A smaller write may succeed although others fail.
+/// Tries a write on PostgreSQL that is like a batch: it locks all tables and needs new pages. A smaller write could succeed although
+/// batches fail.
 pub(crate) async fn try_writing(conn: &mut Conn) -> Result<(), Error> {
     if let Some(text) = missing_rights(&conn.fetch(&MISSING_RIGHTS, Args::new()).await?)? {
         return Err(Error::Unavailable(OutageReason::Authentication, text));

@@ -1,7 +1,7 @@
-//! Sessions of PostgreSQL: how one is begun and set, and why there is none.
+//! Sessions of PostgreSQL: begins and configures them, and explains why a connection fails.
 //!
-//! The settings are given by a statement, not when the connection is opened: a connection pooler refuses or ignores most settings there.
-//! What a session was set to must last as long as its connection, so a pooler that gives a connection several sessions is refused.
+//! The settings are set by a statement, not when the connection is opened, because a connection pooler would refuse or ignore most of them
+//! then. They must last as long as the connection, so a pooler that gives a connection several sessions is refused.
 
 use std::collections::BTreeMap;
 use std::str::FromStr as _;
@@ -16,22 +16,23 @@ use crate::error::{Error, told};
 use crate::outage::OutageReason;
 use crate::sql::conn::{ACQUIRE, Conn, pool_options};
 
-/// Longer than a replica that freezes in the middle of a transaction keeps its locks.
+/// Longer than a replica keeps its locks if it freezes in the middle of a transaction.
 const LOCK_TIMEOUT: &str = "2s";
-/// Every query is a look-up by key or an ordered page. A plan that was made while a table was empty must not scan it when it is large.
+/// Every query is a look-up by key or an ordered page, so it must use an index. A plan that was made while a table was empty must not scan
+/// the table when it is large.
 const PLANS: [(&str, &str); 5] =
     [("jit", "off"), ("enable_seqscan", "off"), ("enable_bitmapscan", "off"), ("enable_hashjoin", "off"), ("enable_mergejoin", "off")];
-/// Of the socket, so that it reads as 0 if that is not one of TCP.
+/// A setting of the socket. It reads as 0 if the connection is not over TCP.
 const OF_SOCKET: &str = "tcp_user_timeout";
 
 const SHARES_SESSIONS: &str = "a connection to this PostgreSQL does not keep its session: DATABASE_URL names PgBouncer in transaction mode (or \
     statement mode), or another pooler like it; connect directly to PostgreSQL, or set pool_mode = session";
 
-/// Where to connect, and what to set there.
+/// The target of connections, and the settings of their sessions.
 #[derive(Clone)]
 pub(crate) struct Sessions {
     options: PgConnectOptions,
-    /// Of the parameter `options` of the URL.
+    /// The settings in the parameter `options` of the URL.
     theirs: Vec<(String, String)>,
     ours: BTreeMap<&'static str, String>,
 }
@@ -50,10 +51,10 @@ impl Sessions {
             url.query_pairs_mut().extend_pairs(kept);
         }
         let options = PgConnectOptions::from_str(url.as_str()).map_err(|_| invalid())?;
-        // The driver takes the brackets for a part of the name.
+        // The driver would take the brackets of an IPv6 address for a part of the name.
         let host = options.get_host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let options = options.host(&host);
-        // The driver would give this one, which only concerns text, when it opens the connection.
+        // `None`, because the driver would set `extra_float_digits`, which only concerns text, when it opens the connection.
         let options = options.application_name("bloom-runtime").extra_float_digits(None).disable_statement_logging();
         let theirs = theirs.into_iter().map(|(name, value)| settings(&name, value)).collect::<Result<Vec<_>, _>>()?;
         Ok(Self { options, theirs: theirs.concat(), ours: BTreeMap::new() })
@@ -65,7 +66,7 @@ impl Sessions {
         Ok(sessions.with([("synchronous_commit", "on"), (OF_SOCKET, "5s"), ("lock_timeout", LOCK_TIMEOUT)]))
     }
 
-    /// Sets these, too. The values must be written as PostgreSQL shows them.
+    /// Adds settings. The values must be written as PostgreSQL shows them.
     pub(crate) fn with<V: Into<String>>(mut self, settings: impl IntoIterator<Item = (&'static str, V)>) -> Self {
         self.ours.extend(settings.into_iter().map(|(name, value)| (name, value.into())));
         self
@@ -75,7 +76,7 @@ impl Sessions {
         self.options.clone()
     }
 
-    /// Options of a pool whose connections are set.
+    /// Options for a pool whose connections get these settings.
     pub(crate) fn pool_options(&self, connections: u32) -> PoolOptions<Postgres> {
         let sessions = self.clone();
         pool_options(connections).after_connect(move |conn, _| {
@@ -100,7 +101,7 @@ impl Sessions {
         if self.are_kept().await.map_err(explained)? { Ok(conn) } else { Err(Error::Setup(SHARES_SESSIONS.into())) }
     }
 
-    /// A connection that hears the notifications of a channel.
+    /// A connection that listens to a channel.
     pub(crate) async fn listen(&self, channel: &str) -> Result<PgListener, sqlx::Error> {
         let mut listener = self.listener().await?;
         listener.listen(channel).await?;
@@ -144,7 +145,7 @@ impl Sessions {
         let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
         let calls: Vec<String> =
             all.iter().map(|(name, value)| format!("set_config({}, {}, false)", quoted(name), quoted(value))).collect();
-        // In one message without parameters. It returns what is set then.
+        // All settings are set by one message without parameters, which returns the resulting values.
         let row = sqlx::raw_sql(AssertSqlSafe(format!("SELECT {}", calls.join(", ")))).fetch_one(conn).await?;
         for (at, (name, wanted)) in all.iter().enumerate().skip(self.theirs.len()) {
             let found: String = row.try_get(at)?;
@@ -155,7 +156,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// Explains why there is no connection: the server refused it, or can't be reached.
+    /// Explains why a connection failed: the server refused it, or can't be reached.
     fn explain(&self, error: sqlx::Error) -> Error {
         let server = format!("{}:{}", self.options.get_host(), self.options.get_port());
         let code = error.as_database_error().and_then(|database| database.code());
@@ -193,13 +194,13 @@ fn settings(parameter: &str, value: String) -> Result<Vec<(String, String)>, Err
             None => return Err(wrong()),
         };
         let (name, value) = setting.split_once('=').ok_or_else(wrong)?;
-        // As on a command line of PostgreSQL.
+        // As on PostgreSQL's command line, `-` in a name stands for `_`.
         found.push((name.replace('-', "_"), value.to_owned()));
     }
     Ok(found)
 }
 
-/// Words with white space between them, which a backslash makes a part of a word.
+/// Splits a text at white space. A backslash makes the next character a part of the word.
 fn words(text: &str) -> Vec<String> {
     let (mut words, mut word) = (Vec::new(), String::new());
     let mut chars = text.chars();

@@ -21,15 +21,15 @@ use bloom_core::ids::TaskId;
 pub struct AuditFilter {
     /// Entries of the task and of its leases.
     pub task_id: Option<TaskId>,
-    /// Entries of the worker, of its leases, and of what it did.
+    /// Entries about the worker and its leases, and about what it did.
     pub worker_id: Option<String>,
     /// Entries of this actor, as the audit trail names it.
     pub actor: Option<String>,
-    /// Entries that this request has caused.
+    /// Entries that this request caused.
     pub request_id: Option<String>,
     /// Only entries of these actions; none means all.
     pub actions: Vec<Action>,
-    /// Only entries that clients caused, and neither reconcilers nor the placement of tasks.
+    /// Only entries that clients caused, not those of reconcilers and of the placement of tasks.
     pub is_of_clients: bool,
     /// Only entries that were made after this time.
     pub created_after: Option<Ms>,
@@ -41,10 +41,10 @@ pub struct AuditFilter {
 const FREQUENT_ACTIONS: [&str; 3] = ["task_created", "task_leased", "task_completed"];
 /// The index `audit_actor` leaves these out.
 const FREQUENT_ACTORS: [&str; 3] = ["api", "router", "reconciler"];
-/// What the server does by itself.
+/// The actors for what the server does by itself.
 const OF_THE_SERVER: [&str; 2] = ["router", "reconciler"];
 
-/// The condition that leaves these words out; that of an index is written alike.
+/// A condition that excludes these words. It must have the same text as the condition of the index.
 fn is_none_of(column: &str, words: &[&str]) -> String {
     format!("{column} NOT IN ('{}')", words.join("', '"))
 }
@@ -58,8 +58,8 @@ impl Store {
 }
 
 impl AuditFilter {
-    /// The query follows the index of the filter that leaves the fewest rows, and checks the other filters row by row. Its text consists
-    /// of fixed parts; the values are parameters.
+    /// The query uses the index of the most selective filter, and checks the other filters row by row. Its text consists of fixed parts;
+    /// the values are parameters.
     fn statement(&self, page: &Page) -> (Sql, Args<'_>) {
         let actor = self.actor.as_deref();
         let actions: Vec<&str> = self.actions.iter().copied().map(Action::as_str).collect();
@@ -103,7 +103,8 @@ impl AuditFilter {
                 |action: &str| format!("SELECT {columns} FROM audit {hint} WHERE true{text}{action} ORDER BY id DESC LIMIT ${limit}");
             match (index, actions.as_slice()) {
                 (_, []) => select(""),
-                // The index has the entries of one action in the order of their ids, so each action gives a page, and these are merged.
+                // The index has the entries of each action in the order of their ids. So a page is read for each action, and the pages are
+                // merged.
                 (Some("audit_action"), actions) => {
                     let page =
                         |at: usize| format!("SELECT {columns} FROM ({}) AS p{at}", select(&format!(" AND action = ${}", limit + 1 + at)));

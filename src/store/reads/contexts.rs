@@ -1,5 +1,5 @@
-//! Contexts: pages of them, and what is known of each. Nothing is stored for a context but its reset; what is told here is read from its
-//! tasks and leases, through indexes, and from a limited number of tasks.
+//! Contexts: pages of them, and the state of each. Only the reset of a context is stored. Everything else is read from its tasks and
+//! leases, by indexes and from a limited number of tasks.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -13,36 +13,36 @@ use bloom_core::ids::{TaskId, WorkerId};
 use bloom_core::task::Status;
 use bloom_core::usage::Usage;
 
-/// The most tasks of a context that are counted, its newest ones.
+/// The most tasks of a context that are counted. The newest ones are counted.
 pub const COUNTED_TASKS: i64 = 1_000;
 
-/// A context and its tasks, or those of its tasks that were asked for.
+/// A context, as seen from all of its tasks or from those that were requested.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContextRow {
     /// The id that its tasks name.
     pub context_id: String,
     /// The task that was created last.
     pub newest: NewestTask,
-    /// The worker of the last completed run, and the session that it reported; `None` if it is the run of a task that was not asked for.
+    /// The worker of the last completed run; `None` if that run belongs to a task that was not requested.
     pub worker_id: Option<WorkerId>,
     /// The session of the CLI, which the next run continues; `None` if none was reported.
     pub session_id: Option<String>,
-    /// When somebody had the conversation begin anew; `None`: never.
+    /// When the conversation was last reset; `None`: never.
     pub reset_at: Option<Ms>,
-    /// The numbers of its newest [`COUNTED_TASKS`] tasks, and what their runs used.
+    /// How many of its newest [`COUNTED_TASKS`] tasks have each status.
     pub tasks: BTreeMap<Status, i64>,
     /// The tokens and the cost of the runs of these tasks.
     pub usage: Usage,
 }
 
-/// The newest task of a context, or of those of its tasks that were asked for.
+/// The newest task of a context, or the newest of its requested tasks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewestTask {
     /// The task.
     pub id: TaskId,
     /// Its status.
     pub status: Status,
-    /// When its status or another part of its state changed last.
+    /// When its status or another part of its state last changed.
     pub updated_at: Ms,
     /// The agent that it is for.
     pub agent_slug: String,
@@ -54,9 +54,9 @@ pub struct NewestTask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     All,
-    /// Those in the project `$3`.
+    /// Tasks in the project `$3`.
     Project,
-    /// Those of the submit key or of the team: `$3` for pages, `$2` for facts.
+    /// Tasks of the submit key or of the team: `$3` for pages, `$2` for facts.
     Key,
     Team,
 }
@@ -74,10 +74,10 @@ impl Of {
     }
 }
 
-/// The most tasks, the newest ones, whose contexts count as recent.
+/// The contexts of this many newest tasks count as recent.
 const RECENT_TASKS: usize = 2_000;
 
-// The contexts of the newest tasks, once for each task.
+// The contexts of the newest tasks, one row per task.
 statement!(pub(crate) RECENT, "SELECT context_id FROM tasks ORDER BY id DESC LIMIT $1");
 fn recent_of(d: Kind, column: &str) -> String {
     format!("SELECT context_id FROM tasks {} WHERE {column} = $2 ORDER BY id DESC LIMIT $1", d.by_index(&format!("tasks_{column}")))
@@ -86,7 +86,7 @@ statement!(pub(crate) RECENT_OF_PROJECT, |d| "{}", recent_of(d, "project"));
 statement!(pub(crate) RECENT_OF_KEY, |d| "{}", recent_of(d, "owner"));
 statement!(pub(crate) RECENT_OF_TEAM, |d| "{}", recent_of(d, "team"));
 
-/// The next contexts after `$1`, at most `$2`. Each is found by a look-up of its own in the index, so the tasks in between are not read.
+/// At most `$2` contexts after `$1`. Each of them is found by one look-up in the index, so the tasks in between are not read.
 fn page(d: Kind, of: Of) -> String {
     let (index, filter) = of.parts(d, "t", 3);
     let next = |after: &str| {
@@ -107,7 +107,7 @@ statement!(pub(crate) PAGE_OF_TEAM, |d| "{}", page(d, Of::Team));
 
 fn facts(d: Kind, of: Of) -> String {
     let (index, filter) = of.parts(d, "t", 2);
-    // Who goes on with the conversation has its session, whoever began it.
+    // The worker and the session are shown if the task of the last run matches, no matter whose task began the conversation.
     let (_, of_last) = of.parts(d, "s", 2);
     format!(
         "SELECT value, n.id, n.status, n.updated_at, n.agent_slug, n.project, \
@@ -149,7 +149,7 @@ statement!(pub(crate) COUNTS, |d| "{}", counts(d, Of::All));
 statement!(pub(crate) COUNTS_OF_KEY, |d| "{}", counts(d, Of::Key));
 statement!(pub(crate) COUNTS_OF_TEAM, |d| "{}", counts(d, Of::Team));
 
-/// The one of these statements that is about the tasks of the owner, else of the project, else about all, and its parameters.
+/// Chooses the statement for the tasks of the owner if there is one, else of the project, else of all, and adds its parameters.
 fn of_whom<'a, S>(
     [all, of_project, of_key, of_team]: [S; 4],
     args: Args<'a>,
@@ -165,14 +165,15 @@ fn of_whom<'a, S>(
 }
 
 impl Store {
-    /// The ids of the contexts after this one that have tasks of the owner, else of the project, else any; in the order of the database.
+    /// The ids of the contexts after this one, in the order of the database. With an owner, only contexts with tasks of the owner; else
+    /// with a project, only contexts with tasks of the project.
     pub async fn context_ids(&self, after: &str, limit: i64, project: Option<&str>, owner: Option<&Owner>) -> Result<Vec<String>, Error> {
         let args = Args::new().text(after).int(limit);
         let (statement, args) = of_whom([&PAGE, &PAGE_OF_PROJECT, &PAGE_OF_KEY, &PAGE_OF_TEAM], args, project, owner);
         all(&self.pool().fetch(statement, args).await?, |row| row.take())
     }
 
-    /// The contexts of the newest tasks, the newest first, at most so many: of the owner, else of the project, else of all.
+    /// At most `limit` contexts of the newest tasks, newest first: those of the owner, else of the project, else of all tasks.
     pub async fn recent_contexts(&self, limit: usize, project: Option<&str>, owner: Option<&Owner>) -> Result<Vec<String>, Error> {
         let args = Args::new().int(RECENT_TASKS as i64);
         let (statement, args) = of_whom([&RECENT, &RECENT_OF_PROJECT, &RECENT_OF_KEY, &RECENT_OF_TEAM], args, project, owner);
@@ -183,7 +184,7 @@ impl Store {
         Ok(ids)
     }
 
-    /// Those of these contexts that have tasks, in the same order. With an owner, only its tasks are told.
+    /// The contexts that have tasks, in the order of `ids`. With an owner, only the owner's tasks are considered.
     pub async fn contexts(&self, ids: &[String], owner: Option<&Owner>) -> Result<Vec<ContextRow>, Error> {
         let (facts, counts, name) = match owner {
             None => (&FACTS, &COUNTS, None),
@@ -206,7 +207,7 @@ impl Store {
             let (context_id, status, count): (String, Status, i64) = (row.take()?, row.take()?, row.take()?);
             let (input_tokens, output_tokens) = (row.take()?, row.take()?);
             let (cost_usd, cost_estimated) = (row.take()?, row.take()?);
-            // A context may have got its first task between the two reads.
+            // The first task of a context may have been created between the two reads.
             if let Some(context) = found.get_mut(&context_id) {
                 context.tasks.insert(status, count);
                 context.usage.add(Usage { input_tokens, output_tokens, cost_usd, cost_estimated });

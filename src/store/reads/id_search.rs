@@ -10,10 +10,10 @@ use bloom_core::api_key::Owner;
 use bloom_core::ids::TaskId;
 
 const SIZE: &str = "octet_length(prompt) + octet_length(context_hints)";
-// $5 is the submit key that created the tasks, $6 the team, whose names are never empty; both empty: tasks of all.
+// $5 is the submit key that created the tasks, $6 the team. Their names are never empty, so if both parameters are empty, all tasks match.
 const OWNED: &str = "($5 = '' OR owner = $5) AND ($6 = '' OR team = $6)";
 statement!(BEGIN_WITH, |_d| "SELECT id, {SIZE} FROM tasks WHERE id >= $1 AND id <= $2 AND id < $3 AND {OWNED} ORDER BY id DESC LIMIT $4");
-// The index has the last four digits, which are random, so it leads to few tasks, however many there are.
+// The index contains the last four digits, which are random, so it leads to few tasks, however many exist.
 statement!(
     END_WITH,
     |d| "SELECT id, {SIZE} FROM tasks {} WHERE {} AND id < $3 AND {OWNED} ORDER BY id DESC LIMIT $4",
@@ -32,13 +32,13 @@ statement!(
 );
 
 impl Store {
-    /// Those of these contexts that no task belongs to, in any order.
+    /// The contexts without any tasks, in any order.
     pub async fn contexts_without_tasks(&self, contexts: &[String]) -> Result<Vec<String>, Error> {
         all(&self.pool().fetch(&WITHOUT_TASKS, Args::new().texts(contexts)).await?, |row| row.take())
     }
 
     /// The tasks whose ids are in this range, or end with these digits (at least four, in lower case), newest first, each with the size of
-    /// its texts in bytes. With an owner, only its tasks.
+    /// its texts in bytes. With an owner, only the owner's tasks.
     pub async fn task_sizes_by_id(
         &self,
         range: (TaskId, TaskId),

@@ -1,4 +1,5 @@
-//! Lists, newest first, in pages. Each page continues by an index where the last one ended, so its cost does not grow with the tables.
+//! Lists, newest first, in pages. Each page uses an index to continue where the previous one ended, so its cost does not grow with the
+//! tables.
 
 use std::sync::Arc;
 
@@ -24,9 +25,9 @@ use bloom_core::task::{LeaseStatus, Outcome, Reason, Status, TaskSpec, TaskState
 /// A task with its spec and its state.
 #[derive(Clone, Debug)]
 pub struct TaskRow {
-    /// What the client asked for at first.
+    /// What the client originally requested.
     pub spec: Arc<TaskSpec>,
-    /// How far it is, and what was edited.
+    /// Its current state, and what was edited.
     pub state: TaskState,
 }
 
@@ -41,7 +42,7 @@ pub struct LeaseRow {
     pub worker_id: WorkerId,
     /// When it was granted.
     pub started_at: Ms,
-    /// Until when it is or was valid without another heartbeat.
+    /// When it expires or expired without another heartbeat.
     pub expires_at: Ms,
     /// How long it lasts after each heartbeat, in milliseconds.
     pub ttl_ms: i64,
@@ -51,7 +52,7 @@ pub struct LeaseRow {
     pub last_heartbeat: Ms,
     /// The context of the task.
     pub context_id: String,
-    /// When it ended, and what its completion reported.
+    /// When it ended; `None` while it is active.
     pub ended_at: Option<Ms>,
     /// Whether its worker reported the end of the run.
     pub completed: bool,
@@ -59,7 +60,7 @@ pub struct LeaseRow {
     pub reason: Option<Reason>,
     /// The model that the run used; `None` if that was not reported.
     pub model: Option<String>,
-    /// Tokens that the model read; `None` if the use was not reported, as in the next two fields.
+    /// Tokens that the model read; `None` if the usage was not reported. The same is true for the next two fields.
     pub input_tokens: Option<i64>,
     /// Tokens that the model wrote.
     pub output_tokens: Option<i64>,
@@ -78,14 +79,14 @@ pub struct LeaseFilter {
     pub task_id: Option<TaskId>,
     /// Only leases of this worker.
     pub worker_id: Option<String>,
-    /// Only leases whose run ended so, as its completion told.
+    /// Only leases whose completion reported this outcome.
     pub outcome: Option<Outcome>,
 }
 
 /// All conditions that are set must hold.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TaskFilter {
-    /// Only these tasks; none means no such limit.
+    /// Only these tasks; an empty list means no such limit.
     pub ids: Vec<TaskId>,
     /// Only tasks of this status.
     pub status: Option<Status>,
@@ -93,15 +94,15 @@ pub struct TaskFilter {
     pub agent_slug: Option<String>,
     /// Only tasks of this context.
     pub context_id: Option<String>,
-    /// The worker that a task shows: that of its active lease, or of the lease with which it ended.
+    /// Only tasks that show this worker: the worker of the active lease, or of the lease with which the task ended.
     pub worker_id: Option<String>,
-    /// The name that the project of a task had when the task was created.
+    /// Only tasks whose project had this name when they were created.
     pub project: Option<String>,
-    /// The submit or member key that created a task.
+    /// Only tasks that this submit or member key created.
     pub key: Option<String>,
-    /// The team of the key that created a task.
+    /// Only tasks that keys of this team created.
     pub team: Option<String>,
-    /// Whose tasks the caller sees.
+    /// The owner whose tasks the caller sees; `None`: all tasks.
     pub owner: Option<Owner>,
     /// Only tasks that have each of these labels, with this value.
     pub labels: Vec<(String, String)>,
@@ -111,7 +112,8 @@ pub struct TaskFilter {
     pub created_before: Option<Ms>,
     /// Only tasks that ended after this time.
     pub finished_after: Option<Ms>,
-    /// Only tasks whose run waits for the answer of a person. The database has no index of them: `ids` are those that the replica knows.
+    /// Only tasks whose run waits for the answer of a person. The database has no index for this, so `ids` must contain the tasks that the
+    /// replica knows.
     pub asks: bool,
 }
 
@@ -119,8 +121,8 @@ row! { PAST of LeaseRow {
     id, task_id, worker_id, started_at, expires_at, ttl_ms, status, last_heartbeat, context_id, ended_at, completed, reason, model, input_tokens,
     output_tokens, cost_usd, cost_estimated,
 } }
-/// The active lease of a task, with only the columns that a lease shows, in the order of [`PAST`]; the row of a task has four times as
-/// many.
+/// The active lease of a task, with only the columns that a lease shows, in the order of [`PAST`]. The row of a task has four times as many
+/// columns.
 const ACTIVE: &str = "lease_id AS id, id AS task_id, worker_id, started_at, expires_at, ttl_ms, 'active' AS status, last_heartbeat, \
     context_id, CAST(NULL AS BIGINT) AS ended_at, false AS completed, CAST(NULL AS TEXT) AS reason, CAST(NULL AS TEXT) AS model, CAST(NULL AS BIGINT) AS input_tokens, \
     CAST(NULL AS BIGINT) AS output_tokens, CAST(NULL AS DOUBLE PRECISION) AS cost_usd, \
@@ -133,7 +135,7 @@ statement!(
     task_rows::STATE.names("s."),
     d.any(Type::Uuid, 1)
 );
-// The contents of files are not in lists.
+// Lists show only the names of files, not their contents.
 fn artifact_sizes(condition: &str, kind: Option<ArtifactKind>) -> String {
     let answers = format!(
         "SELECT artifact_id AS id, coalesce(octet_length(output), CAST(object_bytes AS INTEGER), 0) \
@@ -170,18 +172,18 @@ impl Store {
         sized(&self.pool().fetch(&sql, args).await?)
     }
 
-    /// Those of these tasks that exist, newest first.
+    /// The tasks with these ids that exist, newest first.
     pub async fn tasks(&self, ids: &[TaskId]) -> Result<Vec<TaskRow>, Error> {
         let found = self.pool().fetch(&TASKS, Args::new().uuids(ids)).await?;
         all(&found, |row| Ok(TaskRow { spec: ReadRow::read(row)?, state: ReadRow::read(row)? }))
     }
 
-    /// As [`task_sizes`](Self::task_sizes), but only the ids.
+    /// Like [`task_sizes`](Self::task_sizes), but only the ids.
     pub async fn task_ids(&self, filter: &TaskFilter, page: &Page) -> Result<Vec<TaskId>, Error> {
         self.ids_of(filter, Start::Newest { before: page.before }, page.limit).await
     }
 
-    /// The ids of at most `limit` tasks that match, oldest first: those after this one, or the oldest ones.
+    /// The ids of at most `limit` matching tasks, oldest first. With `after`, only tasks after this one.
     ///
     /// # Errors
     /// The database can't be read.
@@ -194,7 +196,7 @@ impl Store {
         all(&self.pool().fetch(&sql, args).await?, |row| row.take())
     }
 
-    /// Those of these leases that have ended.
+    /// The leases with these ids that have ended.
     pub async fn past_leases(&self, ids: &[LeaseId]) -> Result<Vec<LeaseRow>, Error> {
         all(&self.pool().fetch(&PAST_LEASES_BY_ID, Args::new().uuids(ids)).await?, ReadRow::read)
     }
@@ -205,7 +207,7 @@ impl Store {
         all(&self.pool().fetch(&sql, args).await?, ReadRow::read)
     }
 
-    /// The ids of artifacts, newest first, each with the size of what lists show of it in bytes; without a kind, those of outputs and files.
+    /// The ids of artifacts, newest first, each with the number of bytes that lists show of it. Without a kind, both outputs and files.
     pub async fn artifact_sizes(
         &self,
         task: Option<TaskId>,
@@ -219,8 +221,8 @@ impl Store {
         sized(&self.pool().fetch(&Sql::new(|_| artifact_sizes(condition, kind)), args).await?)
     }
 
-    /// The ids of the files that the key uploaded when it had its present team, newest first, each with the size of what lists show of it in
-    /// bytes.
+    /// The ids of the files that the key uploaded while in its present team, newest first, each with the number of bytes that lists show of
+    /// it.
     pub async fn upload_sizes(&self, key: &ApiKey, page: &Page) -> Result<Listing<(Uuid, i64)>, Error> {
         let args = page.args().text(&key.name).text(key.team.as_deref().unwrap_or_default());
         sized(&self.pool().fetch(&UPLOAD_SIZES, args).await?)
@@ -242,7 +244,7 @@ pub(crate) fn fitting_page(sizes: Vec<(Uuid, i64)>) -> Listing<(Uuid, i64)> {
     Listing { rows, cut }
 }
 
-/// Where a page of a list begins, and so in which order its rows are.
+/// Where a page of a list begins, which also determines the order of its rows.
 #[derive(Clone, Copy)]
 pub(crate) enum Start {
     /// The newest rows, or the newest below this id.
@@ -258,7 +260,7 @@ pub(crate) enum Wanted {
 }
 
 impl LeaseFilter {
-    /// One statement, so one snapshot: each lease is in exactly one of the two tables.
+    /// Both tables are read by one statement, so in one snapshot, in which each lease is in exactly one of them.
     fn statement(&self, page: &Page) -> (Sql, Args<'_>) {
         let of = |leases: &str, task: &str, worker: &str, status: Option<LeaseStatus>, outcome: Option<Outcome>| {
             let mut build = Conditions::with(page.args());
@@ -309,7 +311,8 @@ impl LeaseFilter {
 }
 
 impl TaskFilter {
-    /// Whether the conditions on status, question, worker, labels and end still hold; the other fields by which tasks are filtered never change.
+    /// Whether the conditions on status, question, worker, labels and end still hold. The other fields of the filter never change in a
+    /// task.
     pub fn still_holds(&self, TaskRow { spec, state }: &TaskRow) -> bool {
         let worker = state.shown_lease().map(|(_, worker)| worker);
         let labels = state.labels(spec);
@@ -320,22 +323,23 @@ impl TaskFilter {
             && self.finished_after.is_none_or(|after| state.finished_at.is_some_and(|at| at > after))
     }
 
-    /// The query follows the index of the filter that leaves the fewest rows, and checks the other filters row by row. Its text consists
-    /// of fixed parts; the values are parameters.
+    /// The query uses the index of the most selective filter, and checks the other filters row by row. Its text consists of fixed parts;
+    /// the values are parameters.
     pub(crate) fn statement(&self, start: Start, limit: i64, wanted: Wanted) -> (Sql, Args<'_>) {
         let is_finished = self.status.is_some_and(Status::is_final);
         let rare = self.status.is_some_and(|status| !matches!(status, Status::Queued));
         // Finished tasks of an agent have an index of their own. Of the unfinished ones, only queued tasks can be many.
         let finished_of_agent = is_finished && self.agent_slug.is_some();
         let few_of_spec = self.context_id.is_some() || self.owner.is_some() || self.key.is_some() || self.team.is_some();
-        // How many tasks ended lately does not grow with the tables; those of a context, an owner or a worker are few enough.
+        // The number of recently finished tasks does not grow with the tables. The tasks of a context, an owner or a worker are few enough
+        // without this index.
         let end_leads =
             self.finished_after.is_some() && self.ids.is_empty() && self.labels.is_empty() && !few_of_spec && self.worker_id.is_none();
         let of_spec = few_of_spec || self.project.is_some() || (self.agent_slug.is_some() && !finished_of_agent);
         let spec_leads =
             few_of_spec || ((self.agent_slug.is_some() || self.project.is_some()) && self.worker_id.is_none() && !rare && !end_leads);
         let with_spec = wanted == Wanted::Sizes || of_spec;
-        // SQLite joins a CROSS JOIN in the order in which it is written; PostgreSQL's planner chooses the order.
+        // SQLite executes a CROSS JOIN in the order in which it is written. PostgreSQL's planner chooses the order.
         let (from, id) = match (self.labels.is_empty(), spec_leads) {
             (false, _) if with_spec => ("task_labels l CROSS JOIN task_state s CROSS JOIN tasks t", "l.task_id"),
             (false, _) => ("task_labels l CROSS JOIN task_state s", "l.task_id"),
@@ -348,7 +352,7 @@ impl TaskFilter {
             build.fixed("s.id = l.task_id");
         }
         if with_spec {
-            // SQLite uses an index best if the column that is looked up is on the left.
+            // SQLite uses an index best if the column to look up is on the left.
             build.fixed(if id == "t.id" { "s.id = t.id" } else { "t.id = s.id" });
         }
         for (i, (key, value)) in self.labels.iter().enumerate() {
@@ -408,13 +412,13 @@ impl TaskFilter {
     }
 }
 
-/// The ids that were made after and before these times, and before the page's cursor: the first one, and the end.
+/// The range of ids that were made between these times and are before the page's cursor: the first id, and the end.
 pub(crate) fn id_range(created_after: Option<Ms>, created_before: Option<Ms>, before: Option<Uuid>) -> (Option<Uuid>, Uuid) {
     let end = created_before.map_or(Uuid::max(), first_id_of).min(before.unwrap_or(Uuid::max()));
     (created_after.map(|after| first_id_of(after.saturating_add(1))), end)
 }
 
-/// The smallest id that can be made at this time, which ids store in 48 bits.
+/// The smallest id that can be made at this time. Ids store the time in 48 bits.
 pub(crate) fn first_id_of(at: Ms) -> Uuid {
     let at = at.clamp(0, (1 << 48) - 1).unsigned_abs();
     Uuid::from_u128(u128::from(at) << 80)

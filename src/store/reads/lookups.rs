@@ -32,7 +32,7 @@ statement!(
 );
 statement!(pub(crate) STATES, |d| "SELECT {} FROM task_state WHERE id {}", task_rows::STATE.names(""), d.any(Type::Uuid, 1));
 statement!(pub(crate) SPECS, |d| "SELECT {} FROM tasks WHERE id {}", task_rows::SPEC.names(""), d.any(Type::Uuid, 1));
-// Unlike the whole row, this reads no more of a large output than is shown.
+// Reads only the part of a large output that is shown, not the whole row.
 statement!(
     RESULT_PREVIEW,
     "SELECT substr(coalesce(output, preview), 1, CAST($2 AS INTEGER)), coalesce(octet_length(output), CAST(object_bytes AS INTEGER)) \
@@ -129,7 +129,7 @@ impl Store {
         first(&found, |row| Ok(TaskRow { spec: ReadRow::read(row)?, state: ReadRow::read(row)? }))
     }
 
-    /// The beginning of the newest result of the task that has an output.
+    /// The beginning of the task's newest result that has an output.
     pub async fn result_preview(&self, task: TaskId, chars: usize) -> Result<Option<ResultPreview>, Error> {
         let args = Args::new().uuid(task).int(i64::try_from(chars).unwrap_or(i64::MAX));
         first(&self.pool().fetch(&RESULT_PREVIEW, args).await?, |row| {
@@ -137,7 +137,7 @@ impl Store {
         })
     }
 
-    /// Unfinished tasks of Kubernetes objects after this id, by id.
+    /// The unfinished tasks of Kubernetes objects after this id, by id.
     pub async fn unfinished_of_objects(&self, after: TaskId, limit: i64) -> Result<Vec<TaskId>, Error> {
         all(&self.pool().fetch(&UNFINISHED_OF_OBJECTS, Args::new().uuid(after).int(limit)).await?, |row| row.take())
     }
@@ -170,7 +170,7 @@ impl Store {
         })
     }
 
-    /// Those of these workers that exist, in any order.
+    /// The workers with these ids that exist, in any order.
     pub async fn workers(&self, ids: &[WorkerId]) -> Result<Vec<Worker>, Error> {
         all(&self.pool().fetch(&WORKERS_BY_ID, Args::new().texts(ids)).await?, ReadRow::read)
     }
@@ -188,7 +188,7 @@ impl Store {
         Ok(leases)
     }
 
-    /// The result of the task's last run that reported one.
+    /// The newest result that a run of the task reported.
     pub async fn newest_result(&self, task: TaskId) -> Result<Option<RunResult>, Error> {
         first(&self.pool().fetch(&NEWEST_RESULT, Args::new().uuid(task)).await?, ReadRow::read)
     }
@@ -198,15 +198,15 @@ impl Store {
         first(&self.pool().fetch(&RESULT_OF_LEASE, Args::new().uuid(lease)).await?, ReadRow::read)
     }
 
-    /// The task's events after number `after`, oldest first: at most `limit`, and fewer if they exceed `bytes`, but at least one if any
-    /// exists.
+    /// The task's events after number `after`, oldest first. At most `limit`, and fewer if they would exceed `bytes`, but at least one if
+    /// there is any.
     pub async fn events(&self, task: TaskId, after: i64, limit: i64, bytes: i64) -> Result<Vec<TaskEvent>, Error> {
         let sizes = self.event_sizes(task, after, limit, bytes).await?;
         let Some((last, _)) = sizes.last() else { return Ok(Vec::new()) };
         self.events_up_to(task, after, *last).await
     }
 
-    /// As [`events`](Self::events), but only the numbers, each with the size of its event in bytes.
+    /// Like [`events`](Self::events), but only the numbers, each with the size of its event in bytes.
     pub async fn event_sizes(&self, task: TaskId, after: i64, limit: i64, bytes: i64) -> Result<Vec<(i64, i64)>, Error> {
         let found = self.pool().fetch(&EVENT_SIZES, Args::new().uuid(task).int(after).int(limit)).await?;
         let sizes: Vec<(i64, i32)> = all(&found, |row| Ok((row.take()?, row.take()?)))?;
@@ -234,7 +234,7 @@ impl Store {
         first(&self.pool().fetch(&PROJECT, Args::new().uuid(id)).await?, ReadRow::read)
     }
 
-    /// A project, and what is known of its clones, by the names of the workers. One statement reads both, so that they match.
+    /// A project and its clones, sorted by the names of the workers. One statement reads both, so that they match.
     pub async fn project_with_nodes(&self, id: ProjectId) -> Result<Option<(Project, Vec<ProjectNode>)>, Error> {
         let found = self.pool().fetch(&PROJECT_WITH_NODES, Args::new().uuid(id)).await?;
         let rows: Vec<(Project, Option<ProjectNode>)> = all(&found, |row| {
@@ -246,7 +246,7 @@ impl Store {
         Ok(projects.into_iter().next().map(|project| (project, nodes.into_iter().flatten().collect())))
     }
 
-    /// Those of these tasks that are the owner's.
+    /// The ids of these tasks that belong to the owner.
     pub async fn owned(&self, ids: &[TaskId], owner: &Owner) -> Result<Vec<TaskId>, Error> {
         let (statement, name) = match owner {
             Owner::Key(key) => (&OF_KEY, key),
@@ -255,7 +255,7 @@ impl Store {
         all(&self.pool().fetch(statement, Args::new().uuids(ids).text(name)).await?, |row| row.take())
     }
 
-    /// What is set for queues, by agent; that of all queues comes first.
+    /// The settings of queues, by agent. The row for all queues comes first.
     pub async fn queues(&self) -> Result<Vec<AgentQueue>, Error> {
         all(&self.pool().fetch(&QUEUES, Args::new()).await?, ReadRow::read)
     }

@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use crate::sql::args::Args;
 
-/// The most bytes of text in one answer, roughly. A single larger row is answered alone.
+/// The approximate limit of bytes of text in one answer. A single larger row is answered alone.
 pub const PAGE_BYTES: i64 = 32 << 20;
 
 /// At most `limit` rows with ids less than `before`.
@@ -31,7 +31,7 @@ impl Page {
     }
 }
 
-/// The longest prefix that fits into `bytes`, but at least one; and whether some were left out.
+/// The longest prefix of the keys whose sizes fit into `bytes`, but at least one key; and whether some were left out.
 pub(crate) fn fitting<K>(sizes: impl IntoIterator<Item = (K, i64)>, bytes: i64) -> (Vec<K>, bool) {
     let mut keys = Vec::new();
     let mut total = 0;

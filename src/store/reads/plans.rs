@@ -1,5 +1,5 @@
-//! Checks that the pages of a namespace and of a project, those of contexts, and tasks by their end, are read by an index, however many tasks of others are in
-//! front.
+//! Checks that an index is used to read the pages of a namespace and of a project, pages of contexts, and tasks by their end, however many
+//! tasks of others come first.
 
 use bloom_test_support::{janitor, postgres, waiting::run};
 use sqlx::{Connection as _, PgConnection, SqliteConnection};
@@ -27,7 +27,7 @@ use bloom_core::task::Status;
 const CROWD: i64 = 10_000;
 const NEWEST: Start = Start::Newest { before: None };
 
-/// Readers of a store can't write to SQLite.
+/// Executes a statement on a connection of its own, because the readers of a store can't write to SQLite.
 async fn execute(store: &Store, url: &str, sql: impl Fn(Kind) -> String) {
     let text = sqlx::AssertSqlSafe(sql(store.kind()));
     match store.kind() {
@@ -36,7 +36,8 @@ async fn execute(store: &Store, url: &str, sql: impl Fn(Kind) -> String) {
     }
 }
 
-/// Inserts ready tasks of the namespace and the project `crowd`, and one of `team` behind them; and one of no project in each namespace.
+/// Inserts many ready tasks of the namespace and the project `crowd`, followed by one of `team`, and one without a project in each
+/// namespace.
 async fn fill(store: &Store, url: &str) {
     let (columns, values) = (
         "id, context_id, agent_slug, rank, max_attempts, timeout_sec, has_dependencies, status, updated_at, attempts, infra_retries, \
@@ -89,7 +90,7 @@ async fn check(url: String) {
             assert_eq!(store.ready_page(&scope, None, 9).await.unwrap().len(), number, "{scope:?}");
         }
     }
-    // For SQLite, the statements name their index, and could not be prepared if it did not fit.
+    // For SQLite, the statements name their index, and could not be prepared if it was not usable.
     if store.kind() == Kind::Postgres {
         let args = || Args::new().int(-1).uuid(TaskId::nil()).int(100);
         let (team, none, both) = (|| args().text("team"), || args().text(""), || args().text("team").text(""));
@@ -108,7 +109,8 @@ async fn check(url: String) {
     store.close().await;
 }
 
-/// Inserts very many tasks of the context `b`, and one each of `a` and `c`. All are of one project, one key and one team, and `c` is also of none.
+/// Inserts very many tasks of the context `b`, and one each of `a` and `c`. All of these belong to one project, one key and one team. The
+/// task of the context `d` belongs to none.
 async fn fill_contexts(store: &Store, url: &str) {
     let insert = |context: &'static str, number: i64, of: &'static str| {
         move |kind| {
@@ -183,7 +185,7 @@ async fn check_contexts(url: String) {
     store.close().await;
 }
 
-/// Very many tasks that failed long ago, and one that failed just now and is the oldest.
+/// Checks a list by end among very many tasks that failed long ago and one that failed just now and is the oldest.
 async fn check_ended(url: String) {
     let store = Store::open(&StoreOptions { url: url.clone(), max_connections: 2 }).await.unwrap();
     store.migrate().await.unwrap();
@@ -214,7 +216,7 @@ async fn check_ended(url: String) {
             let (statement, args) = filter.statement(NEWEST, 9, wanted);
             let text = statement.text(store.kind()).as_str().to_owned();
             match store.kind() {
-                // The statement could not be prepared if the index did not fit.
+                // The statement could not be prepared if the index was not usable.
                 Kind::Sqlite => assert!(text.contains("INDEXED BY task_state_finished"), "{text}"),
                 Kind::Postgres => {
                     let plan = plan(&store, &statement, args).await;

@@ -1,4 +1,4 @@
-//! Finds tasks by a text in them. No index has the texts, so tasks are read one after the other, newest first, up to a limit.
+//! Finds tasks by a text in them. There is no index of the texts, so tasks are read one after the other, newest first, up to a limit.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use crate::sql::dialect::statement;
 use crate::{Store, all};
 use bloom_core::ids::TaskId;
 
-/// How much of the prompt and of the answer is searched, in characters.
+/// How many characters of the prompt and of the answer are searched.
 const SEARCHED_CHARS: i64 = 65_536;
-/// Tasks that one search reads at most.
+/// The most tasks that one search reads.
 const SEARCHED_TASKS: usize = 2_000;
-/// Tasks whose texts are in memory at the same time.
+/// How many tasks have their texts in memory at the same time.
 const STEP: i64 = 50;
 
-// What is searched of these tasks, and their sizes.
+// The searched texts of these tasks, and their sizes.
 statement!(
     TEXTS,
     |d| "SELECT t.id, octet_length(t.prompt) + octet_length(t.context_hints), t.context_id, coalesce(s.labels, t.labels), \
@@ -30,18 +30,18 @@ statement!(
     d.any(Type::Uuid, 1)
 );
 
-/// Tasks that have the text, newest first, each with the size of its texts in bytes.
+/// Tasks that contain the text, newest first, each with the size of its texts in bytes.
 #[derive(Debug, Default)]
 pub struct Searched {
     /// The tasks.
     pub rows: Vec<(TaskId, i64)>,
-    /// The search ended behind this task, and there are older ones. The page may be empty then.
+    /// The search ended after this task, and there are older tasks to search. The page may be empty even so.
     pub next: Option<TaskId>,
 }
 
 impl Store {
-    /// Tasks that match the filter and have this text, in capitals or not, in the id, the context, a label, the prompt, the failure or the
-    /// newest answer. Unlike in the databases, letters of all alphabets have capitals.
+    /// The tasks that match the filter and contain this text in the id, the context, a label, the prompt, the failure or the newest answer.
+    /// Upper and lower case are not distinguished, in any alphabet, unlike in the databases.
     pub async fn search(&self, filter: &TaskFilter, text: &str, page: &Page) -> Result<Searched, Error> {
         let wanted = text.to_lowercase();
         let mut found = Searched { rows: Vec::new(), next: page.before };
@@ -63,7 +63,7 @@ impl Store {
             for task in texts.into_iter().filter(|task| task.texts.iter().any(|text| text.to_lowercase().contains(&wanted))) {
                 bytes += task.size;
                 if found.rows.len() as i64 == page.limit || (bytes > PAGE_BYTES && !found.rows.is_empty()) {
-                    // Goes on at this task, which is the first of the next page.
+                    // This task is the first one of the next page.
                     found.next = found.rows.last().map(|(id, _)| *id);
                     return Ok(found);
                 }

@@ -1,4 +1,4 @@
-//! What the keys of a team have together.
+//! Reads what belongs to the keys of a team together.
 
 use crate::error::Error;
 use crate::sql::args::Args;
@@ -23,8 +23,8 @@ statement!(
     d.by_index("tasks_context_of_team")
 );
 
-/// The first or last team of the context's tasks that keys created. If one of them has no team, that is NULL at one of the two ends, whichever
-/// end a database sorts it to.
+/// The first or last team among the context's tasks that keys created. A task without a team sorts as NULL to one of the two ends,
+/// depending on the database.
 fn outermost_team(d: Kind, order: &str) -> String {
     let index = d.by_index("tasks_context_teams");
     format!(
@@ -35,11 +35,11 @@ fn outermost_team(d: Kind, order: &str) -> String {
 /// Tasks of a team that have not finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenTasks {
-    /// The agent that they are for.
+    /// The agent of the tasks.
     pub agent_slug: String,
-    /// The worker that has them; `None` = they are queued.
+    /// The worker that holds them; `None` if they are queued.
     pub worker: Option<WorkerId>,
-    /// How many they are.
+    /// The number of tasks.
     pub count: i64,
 }
 
@@ -50,8 +50,8 @@ impl Store {
         all(&found, |row| Ok(OpenTasks { agent_slug: row.take()?, worker: row.take()?, count: row.take()? }))
     }
 
-    /// Those of these contexts that have tasks of the team, in any order, each with whether all its tasks are the team's, apart from those
-    /// that no submit or member key created.
+    /// The contexts that have tasks of the team, in any order, each with whether all of its tasks belong to the team. Tasks that no submit
+    /// or member key created are ignored.
     pub async fn contexts_of_team(&self, ids: &[String], team: &str) -> Result<Vec<(String, bool)>, Error> {
         all(&self.pool().fetch(&CONTEXTS, Args::new().texts(ids).text(team)).await?, |row| Ok((row.take()?, row.take()?)))
     }

@@ -1,4 +1,4 @@
-//! The usage of runs: of leases that are still stored, and of those that were removed with their tasks.
+//! The usage of runs, both of stored leases and of leases that were removed with their tasks.
 
 use jiff::Span;
 use jiff::civil::{self, Date};
@@ -12,7 +12,7 @@ use crate::{Store, all};
 use bloom_core::{DAY_MS, Ms};
 
 const EPOCH: Date = civil::date(1970, 1, 1);
-/// The epoch began on a Thursday.
+/// The first day of the week, as a day since the epoch, which began on a Thursday.
 const WEEK: &str = "day - (day + 3) % 7";
 
 /// What runs are grouped by.
@@ -24,15 +24,15 @@ pub enum UsageBy {
     Week,
     /// The agent that the task was for.
     AgentSlug,
-    /// '' if none was reported.
+    /// The model that the run used; '' if none was reported.
     Model,
     /// The context of the task.
     ContextId,
-    /// '' for tasks without one.
+    /// The project of the task; '' for tasks without one.
     Project,
     /// The worker of the run.
     WorkerId,
-    /// Who created the task, as the audit trail names it; '' if that is not known any more.
+    /// Who created the task, as the audit trail names it; '' if that is no longer known.
     CreatedBy,
     /// The team of the key that created the task; '' if it had none.
     Team,
@@ -55,9 +55,9 @@ pub struct UsageFilter {
     pub project: Option<String>,
     /// Only runs of this worker.
     pub worker_id: Option<String>,
-    /// As [`UsageBy::CreatedBy`] names them.
+    /// Only runs of tasks with this creator, as named by [`UsageBy::CreatedBy`].
     pub created_by: Option<String>,
-    /// Only tasks that keys of this team created.
+    /// Only runs of tasks that keys of this team created.
     pub team: Option<String>,
     /// Only runs of tasks that have each of these labels, with this value.
     pub labels: Vec<(String, String)>,
@@ -66,7 +66,7 @@ pub struct UsageFilter {
 /// What a group of runs used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UsageRow {
-    /// As many as were asked for, in that order.
+    /// The keys of the group, in the order in which they were requested.
     pub keys: Vec<String>,
     /// The sums of the group.
     pub sums: UsageSums,
@@ -84,11 +84,11 @@ pub struct UsageSums {
 
 row! { pub(crate) SUMS of UsageSums { runs, input_tokens, output_tokens, cost_usd, cost_estimated } }
 
-/// What the usage of removed tasks is kept by: runs that are the same in all of this are added up.
+/// The columns by which the usage of removed tasks is grouped. Runs that are equal in all of them are added up.
 pub(crate) const GROUP: &str = "day, agent_slug, model, context_id, project, worker_id, created_by, labels, team";
 
-/// One row per run whose lease is stored, with the columns of [`GROUP`] and [`SUMS`]. A lease counts as a run if a completion was stored for
-/// it. The joins are outer ones because both databases leave these out where no column of them is needed.
+/// One row per run whose lease is stored, with the columns of [`GROUP`] and [`SUMS`]. A lease counts as a run if its completion or its
+/// usage was stored. Outer joins are used because both databases omit them where none of their columns is needed.
 pub(crate) fn runs(condition: &str) -> String {
     format!(
         "SELECT l.ended_at / {DAY_MS} AS day, l.agent_slug AS agent_slug, coalesce(l.model, '') AS model, l.context_id AS context_id, \
@@ -114,7 +114,8 @@ pub(crate) fn sums(kind: Kind) -> String {
 }
 
 impl Store {
-    /// Days newest first, all others by key: at most `limit` rows after the first `skip`. Each call reads all that the filter leaves.
+    /// The groups of runs: days newest first, all else by key. At most `limit` rows after the first `skip`. Each call reads all matching
+    /// rows.
     pub async fn usage(&self, filter: &UsageFilter, by: &[UsageBy], limit: i64, skip: i64) -> Result<Vec<UsageRow>, Error> {
         let (sql, args) = filter.statement(by, limit, skip);
         all(&self.pool().fetch(&sql, args).await?, |row| {

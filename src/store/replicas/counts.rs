@@ -1,4 +1,4 @@
-//! The counts of tasks and leases. They are stored, so that no request counts rows: a base, plus the batches that are not in it yet.
+//! The counts of tasks and leases. They are stored, so that no request counts rows: a base, and the batches that are not in the base yet.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const LEASES: &str = "lease";
 
 row! { pub(crate) struct Count<'a>: counts as counts_row { agent_slug: &'a str, priority: i64, status: &'a str, n: i64 } }
 
-/// The base, and the batches that it lacks. One statement reads both from one snapshot, so that they match.
+/// The base, and the batches that it does not contain. One statement reads both from one snapshot, so that they match.
 fn kept(kind: Kind) -> String {
     format!(
         "SELECT 1 AS part, agent_slug, priority, status, n FROM counts \
@@ -35,8 +35,8 @@ statement!(
     |d| "{} UNION ALL SELECT 3, '', l.lane, '', coalesce((SELECT max(b.n) FROM batches b WHERE b.lane = l.lane), l.folded_n) FROM lanes l",
     kept(d)
 );
-// The stored counts, and the counts of the tasks, page by page; leases are those that the stored tasks ever had. A page is small enough
-// to be grouped in little memory.
+// The statements of a check read the stored counts, and count the tasks page by page. As leases, they count all leases that the stored
+// tasks ever had. A page is small enough to be grouped in little memory.
 statement!(pub(crate) KEPT, |d| "{}", kept(d));
 const RECOUNT_STEP: i64 = 20_000;
 statement!(RECOUNT_TO, |_d| "SELECT id FROM task_state WHERE id > $1 ORDER BY id LIMIT 1 OFFSET {RECOUNT_STEP}");
@@ -47,7 +47,7 @@ statement!(
 );
 statement!(SNAPSHOT, "BEGIN");
 statement!(LET_GO, "ROLLBACK");
-/// The most time of a check, because a snapshot must not stay open forever. Tables that take longer are not checked.
+/// The time limit of a check, because a snapshot must not stay open forever. Tables that take longer are not checked.
 const RECOUNT_TAKES: Duration = Duration::from_secs(120);
 
 statement!(LOCK_LANES, |d| "SELECT lane FROM lanes ORDER BY lane {}", d.lock());
@@ -59,11 +59,11 @@ statement!(SET_COMPACTED, |d| "UPDATE lanes SET folded_n = v.n FROM {} WHERE lan
 statement!(DROP_ZEROS, "DELETE FROM counts WHERE n = 0");
 
 impl Store {
-    /// What must be added to the counts to correct them. Reads all tasks while writes go on: every commit changes tasks and counts alike,
-    /// so the difference stays the same until it is corrected. The count of leases can only be found too low, because it also contains
-    /// leases of removed tasks.
+    /// Returns what must be added to the counts to correct them. All tasks are read while writes continue. Every commit changes tasks and
+    /// counts in the same way, so the difference stays the same until it is corrected. A count of leases that is too high can't be noticed,
+    /// because it also contains leases of removed tasks.
     pub(crate) async fn count_errors(&self) -> Result<CountDeltas, Error> {
-        // A connection of its own, also on SQLite, because the check may take minutes and the service mark must not wait for it.
+        // The check has a connection of its own, on SQLite too, because it may take minutes and the service mark must not wait for it.
         let mut conn = self.inner.target.surveyor().await?;
         let parts = recount(&mut conn).await;
         conn.close().await;
@@ -104,7 +104,7 @@ async fn recount(conn: &mut Conn) -> Result<Parts, Error> {
     Ok(parts)
 }
 
-/// The rows of the statements above, by the number in front of each row, and the counts found in the tables.
+/// The rows of the statements above, separated by the number in front of each row, and the counts found in the tables.
 #[derive(Default)]
 pub(crate) struct Parts {
     pub kept: CountDeltas,

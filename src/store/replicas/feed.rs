@@ -1,4 +1,4 @@
-//! The feed: each commit leaves a row with what it changed, for other replicas, and what it added to the counts.
+//! The feed: each commit writes a row with its changes, for other replicas, and with what it added to the counts.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ fn to_text(counts: &CountDeltas) -> Result<String, Error> {
     serde_json::to_string(&stored).map_err(|error| Error::Corrupt(error.to_string()))
 }
 
-/// The empty text belongs to a batch that did not commit, and adds nothing.
+/// Adds the stored count changes. The empty text belongs to a batch that did not commit, and adds nothing.
 pub(crate) fn add_text(counts: &mut CountDeltas, text: &str) -> Result<(), Error> {
     if text.is_empty() {
         return Ok(());
@@ -39,7 +39,8 @@ pub(crate) fn add_text(counts: &mut CountDeltas, text: &str) -> Result<(), Error
     Ok(())
 }
 
-// The subquery is NULL, so the insert fails, if the writer was removed meanwhile: a batch that no replica would read must not commit.
+// If the writer was removed meanwhile, the subquery is NULL and the insert fails, because a batch that no replica would read must not
+// commit.
 statement!(RECORD, "INSERT INTO batches (lane, n, at, counts, changes) VALUES ((SELECT lane FROM lanes WHERE lane = $1), $2, $3, $4, $5)");
 
 /// The most batches per writer that one read of the feed takes.
@@ -68,7 +69,7 @@ pub(crate) fn write(
     changed: impl FnOnce() -> Changed,
 ) -> Result<(), Error> {
     let changes = match kind {
-        // No other replica reads it.
+        // On SQLite there is no other replica to read the changes.
         Kind::Sqlite => String::new(),
         Kind::Postgres => serde_json::to_string(&changed()).map_err(|error| Error::Corrupt(error.to_string()))?,
     };
@@ -101,7 +102,7 @@ pub(crate) fn read(found: &[Row], positions: &[Position]) -> Result<Feed, Error>
         let changes = match changes.as_deref().unwrap_or_default() {
             "" | "void" => Changed::default(),
             text => serde_json::from_str(text).unwrap_or_else(|_| {
-                // Another version wrote it in a different form.
+                // Another version of the program wrote the changes in a different form.
                 feed.gap = true;
                 Changed::default()
             }),

@@ -10,8 +10,8 @@ use crate::sql::conn::Conn;
 use crate::sql::dialect::{Kind, Sql, statement};
 use bloom_core::Ms;
 
-// A leadership that expires later than its TTL allows was taken before the clock stepped back. It is taken over, or the replicas would be
-// without a leader until the clock has caught up.
+// A leadership that expires later than its TTL allows was taken before the clock stepped back. It may be taken over, because the replicas
+// would otherwise have no leader until the clock has caught up.
 statement!(
     pub(crate) LEAD,
     |d| "INSERT INTO leader (id, holder, epoch, expires_at) VALUES (1, $1, 1, {0} + $2) \
@@ -23,9 +23,11 @@ statement!(
 statement!(pub(crate) RESIGN, "UPDATE leader SET expires_at = 0 WHERE holder = $1");
 statement!(STILL_LEADS, |d| "SELECT epoch FROM leader WHERE id = 1 AND epoch = $1 AND expires_at > {} {}", d.clock(2), d.share());
 
-/// More time than this between two marks of any replicas, forward or back, is a gap in service. Each replica writes one twice a second.
+/// A difference of more than this between two marks of any replicas, in either direction, is a gap in service. Each replica writes a mark
+/// twice a second.
 const GAP_MS: i64 = 1_500;
-// Not if an import has begun since the start: what this process remembers is not what is stored, and its mark would end the import.
+// No mark is written if an import has begun since the start. The caches of this process no longer match the database, and its mark would
+// abort the import.
 statement!(
     pub(crate) MARK_SERVED,
     |d| "WITH c AS MATERIALIZED (SELECT {} AS now) \
@@ -56,7 +58,8 @@ impl Served {
     }
 }
 
-/// Must be the last statement before COMMIT. A new leader waits for this lock, so no command of the old leadership commits after its end.
+/// Checks that the leadership of the epoch still holds. Must be the last statement before COMMIT: a new leader waits for its lock, so no
+/// command of the old leadership commits after the end of that leadership.
 pub(crate) async fn check(conn: &mut Conn, epoch: i64, time: Option<Ms>) -> Result<(), Error> {
     if conn.kind() == Kind::Sqlite {
         return Ok(());
@@ -69,7 +72,7 @@ impl Store {
     /// A write outside of batches, on a connection that no batch delays.
     pub(crate) async fn write_aside(&self, sql: &Sql, args: Args<'_>) -> Result<Vec<Row>, Error> {
         let mut side = self.side().await?;
-        // Taken out, so that the connection is dropped if the statement fails or this future is dropped.
+        // The connection is taken out, so that it is dropped if the statement fails or this future is dropped.
         let mut conn = side.take().ok_or_else(|| self.inner.health.away())?;
         let turn = self.write_turn().await;
         let rows = conn.fetch(sql, args).await.inspect_err(|error| self.inner.health.record_error(error))?;
@@ -89,8 +92,8 @@ impl Store {
         Ok(side)
     }
 
-    /// Ends an outage of PostgreSQL if its writes succeed again. A service mark alone does not show it: a full disk has room for a single
-    /// row, and a lock may be on another table.
+    /// Ends an outage of PostgreSQL if writes succeed again. A successful service mark alone does not show that, because a full disk may
+    /// have room for a single row, and a lock may be on another table.
     pub(crate) async fn check_writes(&self) -> Result<(), Error> {
         let health = &self.inner.health;
         if self.kind() == Kind::Sqlite || !health.is_suspected() {
@@ -105,7 +108,7 @@ impl Store {
                 Ok(())
             }
             Err(Error::Locked(text)) => {
-                // The connection has a failed transaction, so another one asks.
+                // The transaction of this connection has failed, so another connection finds the locker.
                 let locker = self.control().fetch(&postgres_check::LOCKER, Args::new()).await.ok();
                 let locker = locker.and_then(|rows| crate::first(&rows, |row| row.take()).ok().flatten());
                 let error = Error::Unavailable(OutageReason::Lock, locker.unwrap_or(text));
@@ -119,7 +122,7 @@ impl Store {
         }
     }
 
-    /// Sets SQLite's time to the wall clock if that was set. Returns whether it was.
+    /// Adopts the wall clock as SQLite's time if that clock was set. Returns whether it was.
     pub(crate) fn follow_wall_clock(&self) -> bool {
         let step = match (&self.inner.clock, self.kind()) {
             (crate::Clock::Database, Kind::Sqlite) => self.inner.steady.follow(),
@@ -143,7 +146,7 @@ mod tests {
     use crate::clock::SteadyClock;
     use crate::{Clock, Store, StoreOptions};
 
-    /// The service marks of SQLite around steps of the machine's clock.
+    /// Tests SQLite's service marks when the machine's clock is set.
     #[tokio::test]
     async fn a_clock_that_is_set_ends_a_gap() {
         let directory = tempfile::tempdir().unwrap();

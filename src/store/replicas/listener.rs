@@ -1,4 +1,4 @@
-//! Notifications between replicas. They have no content and may be lost, because the receiver reads the feed, also without notifications.
+//! Notifications between replicas. They have no content and may be lost, because the receiver also reads the feed without notifications.
 
 use std::pin::Pin;
 

@@ -1,4 +1,4 @@
-//! Reads of the replica cache and the reconcilers: ready tasks in order, active leases, and what is due. Every page follows an index.
+//! Reads of the replica cache and the reconcilers: ready tasks in order, active leases, and what is due. Every page is read by an index.
 
 use crate::error::Error;
 use crate::sql::args::Args;
@@ -14,7 +14,7 @@ use bloom_database::{DuePage, ReadyRow, Scope};
 
 const IS_READY: &str = "status = 'queued' AND parked IS NULL";
 const READY_ROW: &str = "id, revision, rank, agent_slug, namespace, project, coalesce(ready_at, 0)";
-/// The next ready tasks with these values of these columns, by an index that begins with them.
+/// The next ready tasks whose columns have the given values, by an index that begins with these columns.
 fn ready_of(d: Kind, index: &str, columns: &[&str]) -> String {
     let given: String = columns.iter().zip(4..).map(|(column, at)| format!(" AND {column} = ${at}")).collect();
     format!(
@@ -61,7 +61,7 @@ statement!(
 );
 
 /// Selects what is due now, the longest due first, as `(now, the next deadline after now, id, at, …)`; one row of NULLs if nothing is due.
-/// Rows that another transaction has locked are left out, because a page of them would hide those behind it.
+/// Rows that another transaction has locked are left out, because a page full of them would hide the rows after it.
 fn due(d: Kind, at: &str, and: &str, index: &str, set: &str) -> String {
     let (index, now, lock) = (d.by_index(index), d.now_before(), d.skip_locked());
     format!(
@@ -92,7 +92,7 @@ statement!(
     d.by_index(CHECK),
     d.clock(1)
 );
-/// A worker that was seen this far in the future was seen before the clock stepped back.
+/// A worker whose last sign of life is this far in the future was seen before the clock stepped back.
 const AHEAD_MS: i64 = 1_000;
 statement!(
     pub(crate) SILENT_WORKERS,
@@ -107,7 +107,7 @@ statement!(
     index = d.by_index("workers_awake")
 );
 
-/// Reads the rows of such a statement, which was asked for `limit + 1`.
+/// Reads the rows of a statement made by [`due`] that was asked for `limit + 1` rows.
 pub(crate) fn read_due<T>(
     found: &[Row],
     limit: i64,
@@ -118,7 +118,7 @@ pub(crate) fn read_due<T>(
         let mut row = row.cells();
         (due.now, due.next_at) = (row.take()?, row.take()?);
         if i as i64 == limit {
-            // More is due than was asked for.
+            // More is due than the caller asked for.
             due.next_at = Some(due.now);
             break;
         }
@@ -134,7 +134,7 @@ statement!(
         (SELECT count(*) FROM task_state t {} WHERE t.slot IS NOT NULL AND t.agent_slug = q.agent_slug))",
     d.by_index("task_state_active_of_agent")
 );
-/// The ready task of the next agent.
+/// The next agent after `after` that has a ready task.
 fn next_ready(d: Kind, after: &str) -> String {
     format!(
         "(SELECT agent_slug FROM task_state {} WHERE {IS_READY} AND agent_slug > {after} \
@@ -142,7 +142,7 @@ fn next_ready(d: Kind, after: &str) -> String {
         d.by_index("task_state_ready_of_agent")
     )
 }
-// From one agent to the next by the index, so that the tasks of an agent are not read.
+// The index leads from one agent to the next, so that the tasks of an agent are not read.
 statement!(
     pub(crate) READY_AGENTS,
     |d| "WITH RECURSIVE a (agent_slug) AS (SELECT {} UNION ALL SELECT {} FROM a WHERE a.agent_slug IS NOT NULL) \
@@ -159,7 +159,7 @@ statement!(
 );
 
 impl Store {
-    /// The time since which the first ready task of this agent and priority has been ready.
+    /// The time at which the first ready task of this agent and priority became ready.
     pub async fn oldest_ready_at(&self, agent_slug: &str, priority: i64) -> Result<Option<Ms>, Error> {
         let args = Args::new().text(agent_slug).int(rank(priority));
         first(&self.control().fetch(&OLDEST_READY, args).await?, |row| row.take())

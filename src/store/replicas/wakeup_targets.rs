@@ -18,7 +18,7 @@ statement!(
     ORDER BY d.task_id"
 );
 
-/// The first unfinished session task of context `$1` after `$2`, if it waits for the session order, or might have to.
+/// The first unfinished session task of context `$1` after `$2`, if it waits for the session order or may have to.
 fn next_of_context(d: Kind) -> String {
     format!(
         "SELECT id FROM (SELECT id, status, parked FROM task_state {} \
@@ -29,7 +29,7 @@ fn next_of_context(d: Kind) -> String {
 }
 statement!(OF_CONTEXT, |d| "{}", next_of_context(d));
 
-// Steps from agent to agent, and from project to project, by the index, instead of reading all waiting tasks.
+// The index leads from agent to agent and from project to project, so that not all waiting tasks are read.
 statement!(
     OF_KEY,
     |d| "WITH RECURSIVE a(id, n) AS (\

@@ -1,5 +1,5 @@
-//! What a database has besides its schema. A trigger changes rows without any command, for example the scope of a key, and comes back with a
-//! backup: so nothing is taken over with one.
+//! Finds what a database has besides its schema. A trigger could change rows without any command, for example the scope of a key, and it
+//! would come back with a backup. So a database with a trigger is not accepted.
 
 use std::fmt;
 use std::path::Path;
@@ -14,17 +14,17 @@ use crate::sql::conn::Pool;
 use crate::sql::dialect::{Kind, statement};
 use crate::{Store, all};
 
-/// An object of a database that the schema does not have, or has otherwise.
+/// An object of a database that the schema does not contain, or that differs from the schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Addition {
     /// `trigger`, `rule`, `view`, `table` or `index`.
     kind: String,
     name: String,
-    /// Its table; that of a table or a view is itself.
+    /// Its table. For a table or a view, this is its own name.
     of: String,
-    /// What has made it; empty on PostgreSQL.
+    /// The statement that created it; empty on PostgreSQL.
     sql: String,
-    /// The schema has it, too, but otherwise.
+    /// Whether the schema contains an object of this name that is different.
     is_changed: bool,
 }
 
@@ -35,14 +35,14 @@ impl fmt::Display for Addition {
     }
 }
 
-// SQLite finds a trigger of any name, whose type may be written in any case. Left out are the indexes that tables have by themselves, and
-// the tables of ANALYZE.
+// The type is converted to lower case, because SQLite also runs a trigger whose type is written in another case. Automatic indexes of
+// tables, and the tables of ANALYZE, are left out.
 const SQLITE: &str = "SELECT lower(type), name, tbl_name, coalesce(sql, '') FROM sqlite_master \
     WHERE NOT (type = 'index' AND sql IS NULL) AND NOT (type = 'table' AND name IN ('sqlite_sequence', 'sqlite_stat1', 'sqlite_stat4')) \
     ORDER BY lower(type) DESC, name";
-/// What sqlx makes besides the migrations.
+/// The table that sqlx creates besides the migrations.
 const OF_MIGRATIONS: &str = "_sqlx_migrations";
-// On PostgreSQL, the schema may have tables of other programs: only what acts on this program's tables matters.
+// On PostgreSQL, the schema may contain tables of other programs. So only objects that act on this program's tables matter.
 statement!(
     FOUND,
     |d| "{}",
@@ -71,15 +71,16 @@ pub(crate) async fn read(pool: &Pool, schema: &Schema) -> Result<Vec<Addition>, 
     let is_own = |one: &Addition| own.iter().any(|own| (&own.kind, &own.name) == (&one.kind, &one.name));
     let is_added = |one: &Addition| match pool.kind() {
         Kind::Postgres => one.of == OF_MIGRATIONS || own.iter().any(|table| table.kind == "table" && table.name == one.of),
-        // No version has triggers; what else a newer one has added is not known here.
+        // No version of the program has triggers. Other additions of a newer version are unknown here, so they are allowed.
         Kind::Sqlite if schema.is_newer() && one.kind != "trigger" => false,
-        // A column that is generated, or compares in another way, acts like a trigger, so the texts must be the same.
+        // A generated column, or one with another collation, can act like a trigger, so the texts of the statements must be equal.
         Kind::Sqlite => one.name != OF_MIGRATIONS && !own.contains(one),
     };
     Ok(found.into_iter().filter(is_added).map(|one| Addition { is_changed: is_own(&one), ..one }).collect())
 }
 
-/// What the schema has: the migrations that the database has, applied to an empty one. The tables of PostgreSQL have the same names.
+/// The objects of the schema, found by applying the migrations of the database to an empty SQLite database. The tables of PostgreSQL have
+/// the same names.
 async fn own(schema: &Schema) -> Result<Vec<Addition>, Error> {
     let mut conn: SqliteConnection = SqliteConnectOptions::new().in_memory(true).disable_statement_logging().connect().await?;
     for sql in schema.statements() {
@@ -90,7 +91,7 @@ async fn own(schema: &Schema) -> Result<Vec<Addition>, Error> {
     Ok(own.into_iter().map(|(kind, name, of, sql)| Addition { kind, name, of, sql, is_changed: false }).collect())
 }
 
-/// What was found, and what to do about it. `None`: nothing.
+/// A text about what was found, and what to do about it. `None` if nothing was found.
 pub(crate) fn told(found: &[Addition]) -> Option<String> {
     let names: Vec<_> = found.iter().map(Addition::to_string).collect();
     (!names.is_empty()).then(|| {
@@ -102,14 +103,14 @@ pub(crate) fn told(found: &[Addition]) -> Option<String> {
     })
 }
 
-/// As [`told`], of a copy: also what makes it one that can be restored.
+/// Like [`told`], for a copy. Also says how to make the copy restorable.
 pub(crate) fn told_of_copy(found: &[Addition], copy: &Path) -> Option<String> {
     let text = told(found)?;
     if found.iter().any(|one| one.is_changed) {
         return Some(format!("{text}; what was changed in this copy can't be dropped: make another one of the mended database"));
     }
     let has_own = |one: &Addition| one.name != one.of && found.iter().any(|other| other.name == one.of);
-    // What is on a table or view goes with it.
+    // Dropping a table or view also drops what belongs to it.
     let drops: Vec<_> =
         found.iter().filter(|one| !has_own(one)).map(|one| format!("DROP {} {}", one.kind.to_uppercase(), sql_name(&one.name))).collect();
     Some(format!("{text}; this copy: sqlite3 {} {}", shell_word(&copy.display().to_string()), shell_word(&drops.join("; "))))
@@ -127,24 +128,25 @@ fn is_plain(text: &str, more: &str) -> bool {
     text.chars().all(|char| char.is_ascii_alphanumeric() || more.contains(char))
 }
 
-/// For a database that is to be filled. Its own tables may have been changed: a row that does not fit then is refused by itself.
+/// Refuses a database that is to be filled if it has additions. Changed tables of the program are allowed, because a row that does not fit
+/// them is refused anyway.
 ///
 /// # Errors
-/// The database has something that the schema does not have: it is named.
+/// The database has something that the schema does not contain; the error names it.
 pub(crate) async fn refuse(pool: &Pool, schema: &Schema) -> Result<(), Error> {
     let mut found = read(pool, schema).await?;
     found.retain(|one| !one.is_changed);
     told(&found).map_or(Ok(()), |text| Err(Error::Setup(text)))
 }
 
-/// What keeps a server from starting. What someone added to an SQLite file may just make reports, but a trigger acts. On PostgreSQL, the
-/// programs of its administrators use triggers, for example while they rewrite a table.
+/// Whether the additions must keep a server from starting. In an SQLite file, tables and views that somebody added may just be for reports,
+/// but a trigger acts. On PostgreSQL, programs of administrators use triggers, for example while they rewrite a table.
 pub(crate) fn stop(kind: Kind, found: &[Addition]) -> bool {
     kind == Kind::Sqlite && found.iter().any(|one| one.kind == "trigger")
 }
 
 impl Store {
-    /// Must be called before the first write.
+    /// Refuses or reports additions to the schema. Must be called before the first write.
     pub(crate) async fn refuse_triggers(&self, schema: &Schema) -> Result<(), Error> {
         let found = read(self.pool(), schema).await?;
         match told(&found) {

@@ -1,4 +1,4 @@
-//! What an administrator wants to know of a database. It is read beside the servers that use it.
+//! What an administrator wants to know about a database. It can be read while servers use the database.
 
 use std::path::PathBuf;
 
@@ -16,16 +16,16 @@ use crate::sql::conn::Pool;
 use crate::sql::dialect::{Kind, statement};
 use crate::{Store, all, first, one};
 
-/// The state of a database. What the kind of database does not have is `None`.
+/// The state of a database. Fields that do not apply to the kind of the database are `None`.
 #[derive(Clone, Debug)]
 pub struct Checkup {
     /// What kind of database it is.
     pub kind: Kind,
     /// The migrations of this program, and those that a newer one has applied; oldest first.
     pub migrations: Vec<MigrationStatus>,
-    /// Why a server would not start with this database.
+    /// Why a server would not start with this database; `None` if it would.
     pub excluded: Option<String>,
-    /// What the database has besides the schema, with which a server works, and what to do about it.
+    /// What the database has besides the schema without keeping a server from starting, and what to do about it.
     pub additions: Option<String>,
     /// The size of the database in bytes.
     pub bytes: i64,
@@ -43,7 +43,7 @@ pub struct Checkup {
     pub most_dead: Option<DeadRows>,
     /// PostgreSQL: who keeps a table locked against writes, if anybody does.
     pub locked: Option<String>,
-    /// The id by which this database is known in its bucket of an object store. `None` if no server has used one yet.
+    /// The id of this database in its bucket of an object store. `None` if no server has used a bucket yet.
     pub database_id: Option<String>,
 }
 
@@ -52,20 +52,20 @@ pub struct Checkup {
 pub struct Transaction {
     /// The process id of its connection.
     pub process: i64,
-    /// The name that its program gave; empty if it gave none.
+    /// The application name of its program; empty if it has none.
     pub program: String,
     /// How long it has been open, in milliseconds.
     pub age_ms: i64,
 }
 
-/// How many rows of a table are dead, by PostgreSQL's statistics.
+/// How many rows of a table are dead according to PostgreSQL's statistics.
 #[derive(Clone, Debug)]
 pub struct DeadRows {
     /// The name of the table.
     pub table: String,
-    /// Rows that queries see.
+    /// The number of rows that queries see.
     pub live: i64,
-    /// Rows that were deleted or replaced, and take space until a vacuum.
+    /// The number of deleted or replaced rows, which take space until a vacuum.
     pub dead: i64,
 }
 
@@ -88,10 +88,10 @@ statement!(
 );
 
 impl Store {
-    /// `None`: there is no database yet.
+    /// Reads the state of a database. `None` if there is no database yet.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The same as those of [`open`](Self::open).
     pub async fn checkup(options: &StoreOptions) -> Result<Option<Checkup>, Error> {
         let file = open::sqlite_file(options);
         if let Some(why) = file.as_ref().filter(|file| file.exists()).and_then(|file| unwritable(file)) {
@@ -111,7 +111,7 @@ impl Store {
     }
 }
 
-/// What a start checks after it has opened the database.
+/// Checks what a starting server checks after it has opened the database.
 async fn startable(pool: &Pool, schema: &Schema) -> Result<(), Error> {
     schema.check()?;
     schema.may_be_completed(pool).await?;
@@ -139,7 +139,7 @@ async fn read(pool: &Pool, file: Option<PathBuf>) -> Result<Checkup, Error> {
         locked: None,
         database_id: None,
     };
-    // Before, the table may not exist.
+    // Until all migrations are applied, the table may not exist.
     if found.excluded.is_none() && found.migrations.iter().all(|migration| migration.state == MigrationState::Applied) {
         found.database_id = first(&pool.fetch(&objects::MARK, Args::new().text(objects::DATABASE_ID)).await?, |row| row.take())?;
     }
@@ -147,7 +147,7 @@ async fn read(pool: &Pool, file: Option<PathBuf>) -> Result<Checkup, Error> {
         let before = wall_clock();
         let (bytes, now): (i64, i64) = one(&pool.fetch(&POSTGRES_SIZE, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?;
         found.bytes = bytes;
-        // The answer takes a while; the middle of that time is the best guess.
+        // The query takes a while, so the middle of that time is the best estimate of when the clock was read.
         found.clock_ahead_ms = Some(now - before.midpoint(wall_clock()));
         let transactions = all(&pool.fetch(&OLDEST_TRANSACTION, Args::new()).await?, |row| {
             Ok(Transaction { process: row.take()?, program: row.take()?, age_ms: row.take()? })

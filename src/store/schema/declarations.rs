@@ -14,7 +14,7 @@ use crate::sql::table::{RowType, WriteRow as _};
 use crate::sql::{record_rows, task_rows};
 use crate::{Store, StoreOptions, all, control_plane};
 
-/// Row types that are only parameters of statements, so they have no table.
+/// Row types without a table, which are only parameters of statements.
 const NO_TABLES: [&str; 3] = ["context_task", "lane_position", "wakeup_cursor"];
 
 fn declared() -> Vec<&'static RowType> {

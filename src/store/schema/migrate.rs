@@ -16,7 +16,7 @@ use crate::sql::conn::{Conn, Pool};
 use crate::sql::dialect::{Kind, statement};
 use crate::{Store, all, one};
 
-/// What `build.rs` has made of the directory `migrations`.
+/// The migrations that `build.rs` has embedded from the directory `migrations`.
 mod embedded {
     include!(concat!(env!("OUT_DIR"), "/migrations.rs"));
 }
@@ -31,7 +31,7 @@ fn of(migrations: &'static [(i64, &str, &str)]) -> Migrator {
     beside_newer(Migrator::with_migrations(migrations.iter().map(one).collect()))
 }
 
-/// Ignores migrations of a newer program; [`Schema::check`] refuses those that exclude this program.
+/// Makes the migrator ignore migrations of a newer program. [`Schema::check`] refuses migrations that exclude this program.
 pub(crate) fn beside_newer(mut migrator: Migrator) -> Migrator {
     migrator.set_ignore_missing(true);
     migrator
@@ -40,7 +40,7 @@ pub(crate) fn beside_newer(mut migrator: Migrator) -> Migrator {
 /// A migration of the schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigrationStatus {
-    /// Its version and what it is about.
+    /// Its version and title.
     pub name: String,
     /// Whether the database has it.
     pub state: MigrationState,
@@ -49,16 +49,16 @@ pub struct MigrationStatus {
 /// What [`Store::migrate`] did.
 #[derive(Clone, Debug)]
 pub struct Migrated {
-    /// The newest migration that was there; 0: the database was empty.
+    /// The newest migration that the database had; 0 if the database was empty.
     pub from: i64,
-    /// The newest migration that is there now.
+    /// The newest migration that the database has now.
     pub to: i64,
-    /// The names of those that were applied.
+    /// The names of the migrations that were applied.
     pub applied: Vec<String>,
 }
 
 impl Migrated {
-    /// In a line; `None`: there was nothing to do.
+    /// The outcome in one line; `None` if there was nothing to do.
     pub fn told(&self) -> Option<String> {
         let Self { from, to, applied } = self;
         match from {
@@ -76,7 +76,7 @@ pub enum MigrationState {
     Applied,
     /// This program has it and the database does not.
     Pending,
-    /// Applied by a newer program; this one does not know it.
+    /// A newer program has applied it; this program does not know it.
     Newer,
 }
 
@@ -96,12 +96,12 @@ statement!(COMPATIBLE_SINCE, "SELECT since FROM schema_compatibility WHERE id = 
 pub(crate) struct Schema {
     known: BTreeMap<i64, String>,
     applied: BTreeMap<i64, String>,
-    /// The migration that a program must at least know.
+    /// The oldest version of a program that may use the database: the newest migration that it must know.
     compatible_since: i64,
 }
 
 impl Schema {
-    /// Whether this program can work with the database, once its own migrations are applied.
+    /// Checks that this program can work with the database once its own migrations are applied.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let newest = self.newest_known();
         if self.is_newer() && newest < self.compatible_since {
@@ -114,7 +114,7 @@ impl Schema {
         Ok(())
     }
 
-    /// Whether no migration was applied yet.
+    /// Whether no migration has been applied yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.applied.is_empty()
     }
@@ -124,7 +124,7 @@ impl Schema {
         self.applied.keys().any(|version| !self.known.contains_key(version))
     }
 
-    /// What makes the schema of the database, as far as this program knows it, in an SQLite database.
+    /// The statements that create the schema of the database in SQLite, as far as this program knows them.
     pub(crate) fn statements(&self) -> impl Iterator<Item = SqlStr> {
         SQLITE.iter().filter(|migration| self.applied.contains_key(&migration.version)).map(|migration| migration.sql.clone())
     }
@@ -143,7 +143,7 @@ impl Schema {
             (false, _) => MigrationState::Newer,
         };
         let all: BTreeMap<_, _> = applied.iter().chain(&known).collect();
-        // The library keeps the words of a file's name with spaces between them.
+        // The library replaces the underscores in a file's name by spaces.
         let named = |version: &i64, name: &str| format!("{version:04}_{}", name.replace(' ', "_"));
         all.into_iter().map(|(version, name)| MigrationStatus { name: named(version, name), state: state(version) }).collect()
     }
@@ -170,7 +170,7 @@ impl Schema {
         Ok(Self { known, applied, compatible_since })
     }
 
-    /// Whether the pending migrations can be applied by this user.
+    /// Checks that this user can apply the pending migrations.
     pub(crate) async fn may_be_completed(&self, pool: &Pool) -> Result<(), Error> {
         if self.is_current() { Ok(()) } else { postgres_check::may_migrate(pool, self.is_empty()).await }
     }
@@ -180,7 +180,7 @@ impl Schema {
     }
 }
 
-/// A server that has not written its service mark for this long can't write at all; it writes one twice a second.
+/// A server writes its service mark twice a second. If it has not done so for this long, it can't write at all.
 const UNMARKED: Duration = Duration::from_secs(5);
 
 impl Store {
@@ -192,7 +192,7 @@ impl Store {
         self.migrate_by(migrator(self.kind())).await
     }
 
-    /// The same, with these migrations.
+    /// Like [`migrate`](Self::migrate), with these migrations.
     pub(crate) async fn migrate_by(&self, migrator: &Migrator) -> Result<Migrated, Error> {
         let schema = Schema::read_for(self.pool(), migrator).await?;
         schema.check()?;
@@ -205,7 +205,8 @@ impl Store {
             Conn::Postgres(mut conn) => migrator.run_direct(None, &mut conn, false).await,
         };
         match ran {
-            // A user who may not create tables can't have the table of migrations checked, and can serve what its owner migrated.
+            // A user who may not create tables can't let the library check the table of migrations, but can serve a database that its owner
+            // has migrated.
             Err(MigrateError::Execute(error)) if is_current && may_not(&error) => {}
             ran => ran.map_err(explain)?,
         }
@@ -218,10 +219,10 @@ impl Store {
         Ok(self.schema().await?.status())
     }
 
-    /// As [`migration_status`](Self::migration_status), also of an SQLite file that a server uses: it is only read, without its lock.
+    /// Like [`migration_status`](Self::migration_status), but an SQLite file may be in use by a server: it is only read, without its lock.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The same as those of [`open`](Self::open).
     pub async fn migration_status_beside(options: &StoreOptions) -> Result<Vec<MigrationStatus>, Error> {
         let Some(pool) = open::beside(options).await? else {
             let store = Self::open(options).await?;
@@ -235,7 +236,7 @@ impl Store {
     }
 
     /// Checks that the database is reachable, that all migrations of this program are applied, that no newer program excludes this one,
-    /// that its files are those that were opened, and that writes succeed.
+    /// that its files were not replaced, and that writes succeed.
     pub async fn ping(&self) -> Result<(), Error> {
         let health = self.inner.health.clone();
         // A disk that does not answer must not block a thread that serves other requests.
@@ -247,7 +248,7 @@ impl Store {
             let text = format!("nothing could be written for {seconds} s: another program may have locked the database");
             return Err(Error::Unavailable(OutageReason::Timeout, text));
         }
-        // Not on the connections for requests, which long lists may occupy.
+        // The connections for requests are not used here, because long lists may occupy them.
         let schema = Schema::read(self.control()).await?;
         schema.check()?;
         if !schema.is_current() {
@@ -256,10 +257,11 @@ impl Store {
         self.check_writes().await
     }
 
-    /// Reads all tables that a start reads, and checks the rights to write, so that its caller can wait before anything has begun while one of them is locked.
+    /// Reads all tables that a starting server reads, and checks the privileges to write. So the caller can wait for a locked table before
+    /// it starts anything.
     ///
     /// # Errors
-    /// One of them is locked, the user misses rights, or the database is away.
+    /// A table is locked, the user lacks privileges, or the database can't be reached.
     pub async fn read_tables(&self) -> Result<(), Error> {
         postgres_check::rights(self.control()).await?;
         self.control().fetch(&READ_TABLES, Args::new()).await.map(drop)

@@ -1,5 +1,5 @@
-//! The schema: its migrations, what a database has besides it, and what an administrator is told of a database. The tests here compare the
-//! declared rows with a migrated database, and upgrade one.
+//! The schema: its migrations, what a database has besides it, and what an administrator wants to know about a database. The tests here
+//! compare the declared rows with a migrated database, and upgrade a database.
 
 pub(crate) mod additions;
 pub(crate) mod checkup;

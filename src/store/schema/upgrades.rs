@@ -1,4 +1,4 @@
-//! Upgrades of a database, shown with a migration that these tests invent.
+//! Tests upgrades of a database with an invented migration.
 
 use bloom_test_support::{janitor, postgres, waiting::run};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
@@ -11,7 +11,7 @@ use crate::{MigrationState, Store, StoreOptions};
 
 const NEXT: i64 = 9000;
 
-/// The migrations of the program after this one.
+/// The migrations of an imagined next version of the program.
 fn with_next(kind: Kind, sql: &str) -> Migrator {
     let sql = AssertSqlSafe(sql.to_owned()).into_sql_str();
     let next = Migration::new(NEXT, "wider".into(), MigrationType::Simple, sql, false);

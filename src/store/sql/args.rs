@@ -116,7 +116,7 @@ enum Array<'a> {
 impl Array<'_> {
     fn json(&self) -> Result<String, BoxDynError> {
         Ok(match self {
-            // Without hyphens, because `unhex` does not accept them.
+            // UUIDs are written without hyphens, because `unhex` does not accept them.
             Self::Uuid(ids) => serde_json::to_string(&ids.iter().map(Uuid::as_simple).collect::<Vec<_>>())?,
             Self::Int(ints) => serde_json::to_string(ints)?,
             Self::Text(texts) => serde_json::to_string(texts)?,

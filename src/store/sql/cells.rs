@@ -77,7 +77,7 @@ fn push_uuid(json: &mut String, id: Uuid) {
     json.push('"');
 }
 
-/// In hexadecimal, which both databases decode.
+/// Writes bytes in hexadecimal, which both databases can decode.
 fn push_bytes(json: &mut String, bytes: &[u8]) -> std::fmt::Result {
     json.reserve(2 + bytes.len() * 2);
     json.push('"');
@@ -89,7 +89,7 @@ fn push_bytes(json: &mut String, bytes: &[u8]) -> std::fmt::Result {
 /// A type that can be written to a cell.
 pub(crate) trait Write<'a> {
     const TYPE: Type;
-    /// The type as which it is read back.
+    /// The type with which it is read back.
     type Owned: Read;
     fn value(self) -> Value<'a>;
 }
@@ -130,7 +130,7 @@ macro_rules! stored_as_is {
 }
 stored_as_is!(Uuid = Uuid, i64 = Int, f64 = Real, bool = Bool);
 
-/// A piece of a file. It is written as an argument of its own, not in a row.
+/// A chunk of a file. It is written as an argument of its own, not in a row.
 impl Read for Vec<u8> {
     type Stored = Self;
     fn of(stored: Self) -> Result<Self, Error> {
@@ -138,7 +138,7 @@ impl Read for Vec<u8> {
     }
 }
 
-/// The type of PostgreSQL's `octet_length` and integer literals; no column has it.
+/// The type of PostgreSQL's `octet_length` and of integer literals. No column has this type.
 impl Read for i32 {
     type Stored = Self;
     fn of(stored: Self) -> Result<Self, Error> {
@@ -168,7 +168,7 @@ stored_as_text!(
     TraceContext, self => Cow::Owned(self.to_string()), stored => stored.parse().map_err(|why| Error::Corrupt(format!("'{stored}': {why}")));
 );
 
-/// Enumerations, stored as words.
+/// Enumerations that are stored as words.
 macro_rules! stored_as_word {
     ($($rust:ty),+) => {
         stored_as_text!($(
@@ -185,7 +185,7 @@ macro_rules! stored_as_json {
     ($($rust:ty),+) => {
         stored_as_text!($(
             $rust,
-            // All of these have a JSON form.
+            // This can't fail, because all of these types have a JSON form.
             self => Cow::Owned(serde_json::to_string(self).unwrap_or_default()),
             stored => serde_json::from_str(&stored).map_err(|error| Error::Corrupt(error.to_string()));
         )+);

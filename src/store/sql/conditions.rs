@@ -1,4 +1,4 @@
-//! Builds the conditions of a list from the filters that are set.
+//! Builds the WHERE conditions of a list from the filters that are set.
 
 use crate::sql::args::Args;
 
@@ -15,7 +15,7 @@ impl<'a> Conditions<'a> {
         Self { text: String::new(), args }
     }
 
-    /// A condition that ends with a parameter.
+    /// Adds a condition that ends with a parameter.
     pub(crate) fn add(&mut self, condition: &str, value: impl FnOnce(Args<'a>) -> Args<'a>) {
         self.args = value(std::mem::take(&mut self.args));
         self.fixed(&format!("{condition}${}", self.args.len()));
@@ -27,7 +27,7 @@ impl<'a> Conditions<'a> {
         }
     }
 
-    /// A condition without a parameter.
+    /// Adds a condition without a parameter.
     pub(crate) fn fixed(&mut self, condition: &str) {
         self.text.push_str(" AND ");
         self.text.push_str(condition);

@@ -19,8 +19,9 @@ use crate::sql::dialect::{Kind, Sql, statement};
 /// The time limit for getting a connection.
 pub(crate) const ACQUIRE: Duration = Duration::from_secs(5);
 
-/// What every pool begins with. With a time limit for connections, sqlx starts a task that looks for idle ones. In rare cases it never ends
-/// (<https://github.com/launchbadge/sqlx/issues/3645>): it takes a whole thread, and the process can't stop.
+/// The common options of all pools. If connections had a maximum lifetime or idle time, sqlx would start a task that looks for expired
+/// ones. In rare cases that task never ends (<https://github.com/launchbadge/sqlx/issues/3645>): it takes up a whole thread, and the
+/// process can't stop.
 pub(crate) fn pool_options<Db: Database>(connections: u32) -> PoolOptions<Db> {
     PoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE).max_lifetime(None).idle_timeout(None)
 }
@@ -29,7 +30,7 @@ pub(crate) fn pool_options<Db: Database>(connections: u32) -> PoolOptions<Db> {
 /// retries, and the connection is dropped with its statement.
 const WRITER_ANSWERS: Duration = Duration::from_secs(10);
 const READER_ANSWERS: Duration = Duration::from_secs(25);
-/// Before it returns the first row of a whole table, PostgreSQL may have to sort it.
+/// PostgreSQL may have to sort a whole table before it returns the first row.
 const FIRST_ROW: Duration = Duration::from_secs(600);
 
 async fn answer<T>(limit: Duration, statement: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Error> {
@@ -43,7 +44,7 @@ statement!(BEGIN, "BEGIN");
 
 /// One connection. It must not be used after an error unless [`Error::keeps_connection`] holds.
 pub(crate) enum Conn {
-    /// `begins`: BEGIN is sent with the next statement, which saves a round trip to the connection's thread.
+    /// If `begins` is set, BEGIN is sent with the next statement, which saves a round trip to the connection's thread.
     Sqlite {
         conn: SqliteConnection,
         begins: bool,
@@ -88,7 +89,7 @@ impl Conn {
         })
     }
 
-    /// Reads the rows of a text that consists of fixed parts one by one, however many there are.
+    /// Reads the rows of a statement one by one, however many there are. The text must consist of fixed parts.
     pub(crate) async fn each(&mut self, text: String, mut row: impl FnMut(Row) -> Result<(), Error>) -> Result<(), Error> {
         let text = AssertSqlSafe(text).into_sql_str();
         match self {
@@ -108,7 +109,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Returns the number of rows that were changed.
+    /// Executes a statement and returns the number of changed rows.
     pub(crate) async fn execute(&mut self, sql: &Sql, args: Args<'_>) -> Result<u64, Error> {
         if let Self::Sqlite { conn, begins, health } = self
             && std::mem::take(begins)
@@ -119,7 +120,7 @@ impl Conn {
         self.execute_str(sql.text(self.kind()), args).await
     }
 
-    /// Executes a text that consists of fixed parts.
+    /// Executes a statement whose text consists of fixed parts.
     pub(crate) async fn execute_text(&mut self, text: String, args: Args<'_>) -> Result<(), Error> {
         self.execute_str(AssertSqlSafe(text).into_sql_str(), args).await?;
         Ok(())
@@ -137,7 +138,7 @@ impl Conn {
         })
     }
 
-    /// Closes the connection properly; errors have no consequence.
+    /// Closes the connection properly. Errors are ignored.
     pub(crate) async fn close(self) {
         match self {
             Self::Sqlite { conn, .. } => drop(conn.close().await),
@@ -159,7 +160,7 @@ fn opened(text: SqlStr, begins: &mut bool) -> SqlStr {
     if std::mem::take(begins) { AssertSqlSafe(format!("BEGIN IMMEDIATE; {}", text.as_str())).into_sql_str() } else { text }
 }
 
-/// How long the end of a connection to PostgreSQL may take: one that gets no answers must not keep the program from stopping.
+/// How long closing a connection to PostgreSQL may take. A connection without answers must not keep the program from stopping.
 const CLOSING: Duration = Duration::from_secs(2);
 /// The pause between two tries to get an open connection.
 const RETRY_EVERY: Duration = Duration::from_millis(5);
@@ -201,8 +202,8 @@ impl Pool {
     }
 }
 
-/// A connection for reading. An open one may still read its file after that was removed or replaced, but none is opened to the file that
-/// replaced it.
+/// Gets a connection for reading. A connection that is already open may still read a file that was removed or replaced, but no connection
+/// is opened to the file that replaced it.
 async fn reader(pool: &SqlitePool, health: &Health) -> Result<PoolConnection<Sqlite>, Error> {
     let started = Instant::now();
     loop {

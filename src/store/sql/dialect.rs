@@ -40,7 +40,8 @@ impl Kind {
         }
     }
 
-    /// The bytes of a text. For SQLite it is written so that programs older than 3.43, such as that of Debian 12, can read an index with it.
+    /// The number of bytes of a text. SQLite's form also works in versions before 3.43, such as that of Debian 12, which could otherwise
+    /// not read an index with this expression.
     pub(crate) fn bytes(self, column: &str) -> String {
         match self {
             Self::Sqlite => format!("length(CAST({column} AS BLOB))"),
@@ -55,34 +56,35 @@ impl Kind {
         }
     }
 
-    /// An expression that takes the lock of the queues until the end of the transaction, shared or alone. It locks no row, so that
-    /// placement writes nothing for it. SQLite needs none.
+    /// An expression that takes the lock of the queues, shared or exclusive, until the end of the transaction. It locks no row, so that
+    /// placement need not write anything for it. SQLite needs no such lock.
     pub(crate) fn lock_queues(self, is_shared: bool) -> String {
         self.advisory_lock(0x62_6c6f_6f6d_7175, is_shared)
     }
 
-    /// As [`lock_queues`](Self::lock_queues): the lock that is shared by those who give workers their rows, and held alone by who relies on
-    /// a name that has none.
+    /// Like [`lock_queues`](Self::lock_queues), for the names of workers. Transactions that insert workers share this lock; a transaction
+    /// that relies on the absence of a worker's row holds it exclusively.
     pub(crate) fn lock_names(self, is_shared: bool) -> String {
         self.advisory_lock(0x62_6c6f_6f6d_6e61, is_shared)
     }
 
-    /// As [`lock_queues`](Self::lock_queues): the lock of those who add or remove named keys.
+    /// Like [`lock_queues`](Self::lock_queues), for transactions that add or remove named keys.
     pub(crate) fn lock_keys(self) -> String {
         self.advisory_lock(0x62_6c6f_6f6d_6b65, false)
     }
 
-    /// As [`lock_queues`](Self::lock_queues): the lock of those who change projects.
+    /// Like [`lock_queues`](Self::lock_queues), for transactions that change projects.
     pub(crate) fn lock_projects(self) -> String {
         self.advisory_lock(0x62_6c6f_6f6d_7072, false)
     }
 
-    /// As [`lock_queues`](Self::lock_queues): the lock of those who change agents, projects and nodes of the control plane.
+    /// Like [`lock_queues`](Self::lock_queues), for transactions that change agents, projects and nodes of the control plane.
     pub(crate) fn lock_control_plane(self) -> String {
         self.advisory_lock(0x62_6c6f_6f6d_6d62, false)
     }
 
-    /// An expression that takes the lock of an import for this connection, and tells whether it did. An SQLite file has a lock of its own.
+    /// An expression that tries to take the lock of imports for this connection, and is true if it did. An SQLite file has a lock of its
+    /// own.
     pub(crate) fn try_lock_import(self) -> &'static str {
         match self {
             Self::Sqlite => "true",
@@ -90,7 +92,7 @@ impl Kind {
         }
     }
 
-    /// Keeps writers of servers from registering and committing until the end of the transaction.
+    /// A statement that keeps writers of servers from registering and committing until the end of the transaction.
     pub(crate) fn lock_writers(self) -> &'static str {
         match self {
             Self::Sqlite => "SELECT 1",
@@ -98,7 +100,7 @@ impl Kind {
         }
     }
 
-    /// Removes all rows of a table.
+    /// A statement that removes all rows of a table.
     pub(crate) fn empty(self, table: &str) -> String {
         match self {
             Self::Sqlite => format!("DELETE FROM {table}"),
@@ -106,7 +108,7 @@ impl Kind {
         }
     }
 
-    /// `lock` is any number that nothing else in the database uses.
+    /// An expression that takes an advisory lock. `lock` is any number that nothing else in the database uses.
     fn advisory_lock(self, lock: i64, is_shared: bool) -> String {
         match self {
             Self::Sqlite => "NULL".to_owned(),
@@ -121,8 +123,8 @@ impl Kind {
         }
     }
 
-    /// The sum of a column of integers, limited to [`MAX_SAFE`] so that no report and no removal of old rows fails on an overflow. SQLite's
-    /// `sum` fails beyond 64 bits; `total` adds floats, which are exact up to this limit.
+    /// The sum of an integer column, limited to [`MAX_SAFE`] so that reports and the removal of old rows never fail on an overflow.
+    /// SQLite's `sum` fails beyond 64 bits, but `total` adds floats, which are exact up to this limit.
     pub(crate) fn sum(self, column: &str) -> String {
         match self {
             Self::Sqlite => format!("CAST(min(total({column}), {MAX_SAFE}.0) AS INTEGER)"),
@@ -130,7 +132,7 @@ impl Kind {
         }
     }
 
-    /// Whether a column of truth values is true in any row.
+    /// Whether a boolean column is true in any row.
     pub(crate) fn any_true(self, column: &str) -> String {
         match self {
             Self::Sqlite => format!("max({column})"),
@@ -154,8 +156,8 @@ impl Kind {
         }
     }
 
-    /// A text that is the same exactly for rows that are the same in these columns, for a unique index. PostgreSQL limits what an index may
-    /// have, so it is a digest there; SQLite has neither.
+    /// A text for a unique index. It is equal for two rows exactly if the rows are equal in these columns. PostgreSQL limits the size of
+    /// index entries, so it is a digest there. SQLite has no such limit, and no function for digests.
     pub(crate) fn digest(self, columns: &str) -> String {
         match self {
             Self::Sqlite => format!("json_array({columns})"),
@@ -163,7 +165,7 @@ impl Kind {
         }
     }
 
-    /// A condition: equal to one of the array `$param`.
+    /// A condition that is true for the elements of the array `$param`.
     pub(crate) fn any(self, ty: Type, param: usize) -> String {
         match self {
             Self::Sqlite => format!("IN (SELECT {} FROM json_each(${param}))", cell("value", ty)),
@@ -171,21 +173,22 @@ impl Kind {
         }
     }
 
-    /// A source of rows of this type, named `v`.
+    /// A FROM item with rows of this type, named `v`.
     pub(crate) fn rows(self, ty: &RowType, param: usize) -> String {
         match self {
             Self::Sqlite => {
                 let cells: Vec<_> =
                     ty.columns.iter().enumerate().map(|(i, c)| format!("{} AS {}", cell(&format!("value->>{i}"), c.ty), c.name)).collect();
-                // JSONB need not be parsed again for each cell.
+                // JSONB does not have to be parsed again for each cell.
                 format!("(SELECT {} FROM jsonb_each(${param})) AS v", cells.join(", "))
             }
             Self::Postgres => format!("unnest(${param}::{}[]) AS v", ty.postgres),
         }
     }
 
-    /// A source of rows, named `value`: those of the JSON list in `$param`, each a JSON list of cells. PostgreSQL would parse a row again for
-    /// each cell that is taken from it, so it makes an array of it first, which OFFSET keeps apart from the cells.
+    /// A FROM item with the rows of the JSON list in `$param`. Each row is a JSON list of cells, named `value`. PostgreSQL would parse a
+    /// row again for each of its cells, so each row is converted to an array first, and OFFSET keeps the planner from merging the two
+    /// steps.
     pub(crate) fn json_rows(self, param: usize) -> String {
         match self {
             Self::Sqlite => format!("json_each(${param})"),
@@ -196,7 +199,7 @@ impl Kind {
         }
     }
 
-    /// A source of rows with the column `value`: the texts in `$param`.
+    /// A FROM item with the texts in `$param`, as the column `value`.
     pub(crate) fn texts(self, param: usize) -> String {
         match self {
             Self::Sqlite => format!("json_each(${param})"),
@@ -204,7 +207,7 @@ impl Kind {
         }
     }
 
-    /// The cell at this place of the row `value`.
+    /// The cell at this position of the row `value`.
     pub(crate) fn json_cell(self, at: usize, ty: Type) -> String {
         match self {
             Self::Sqlite => cell(&format!("value->>{at}"), ty),
@@ -213,7 +216,7 @@ impl Kind {
         }
     }
 
-    /// Names the index for SQLite, which has no statistics here and would use any index that fits. PostgreSQL finds the right one.
+    /// Names the index for SQLite, which has no statistics here and might choose any usable index. PostgreSQL finds the right one.
     pub(crate) fn by_index(self, index: &str) -> String {
         match self {
             Self::Sqlite => format!("INDEXED BY {index}"),
@@ -238,7 +241,7 @@ impl Kind {
     }
 
     /// The batches of each lane `l` after number `after`, as `b`; one empty row if there are none. The LATERAL join makes PostgreSQL find
-    /// them by their key, whatever its statistics say; SQLite keeps the order of a LEFT JOIN anyway.
+    /// them by their key, regardless of its statistics. SQLite keeps the order of a LEFT JOIN anyway.
     pub(crate) fn batches_behind(self, after: &str, limit: i64) -> String {
         match self {
             Self::Sqlite => format!("LEFT JOIN batches b ON b.lane = l.lane AND b.n > {after} AND b.n <= {after} + {limit}"),
@@ -261,7 +264,7 @@ impl Kind {
     }
 }
 
-/// `ON CONFLICT (key) DO UPDATE` of all other columns. A key of several columns has commas between them.
+/// `ON CONFLICT (key) DO UPDATE` of all other columns. The columns of a key are separated by commas.
 pub(crate) fn upsert(rows: &RowType, key: &'static str) -> String {
     let sets: Vec<_> = rows.all_but(&key.split(", ").collect::<Vec<_>>()).iter().map(|name| format!("{name} = excluded.{name}")).collect();
     format!("ON CONFLICT ({key}) DO UPDATE SET {}", sets.join(", "))

@@ -1,6 +1,6 @@
-//! How SQL is made, sent and read on both databases: `dialect` has the differences in text, `cells` and `args` those in values, `conn`
-//! those in connections. The columns of each table are declared once, in `record_rows` and `task_rows`. Nothing here knows what a
-//! statement is for.
+//! How SQL is built, sent and read on both databases. `dialect` contains the differences in text, `cells` and `args` those in values, and
+//! `conn` those in connections. The columns of each table are declared once, in `record_rows` and `task_rows`. Nothing here depends on the
+//! purpose of a statement.
 
 pub(crate) mod args;
 pub(crate) mod cells;

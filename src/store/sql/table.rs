@@ -22,13 +22,13 @@ pub(crate) struct RowType {
 }
 
 impl RowType {
-    /// Column names for a SELECT, each after `prefix` (such as `t.`).
+    /// The column names for a SELECT, each with `prefix` (such as `t.`) in front.
     pub(crate) fn names(&self, prefix: &str) -> String {
         let names: Vec<_> = self.columns.iter().map(|c| format!("{prefix}{}", c.name)).collect();
         names.join(", ")
     }
 
-    /// Returns `names`. In a constant, it does not compile if one of them is not a column.
+    /// Returns `names`. In a constant, this does not compile if one of the names is not a column.
     pub(crate) const fn only<'n, 't>(&self, names: &'n [&'t str]) -> &'n [&'t str] {
         let mut i = 0;
         while i < names.len() {
@@ -40,7 +40,7 @@ impl RowType {
 
     const fn has(&self, name: &str) -> bool {
         let mut i = 0;
-        // The only comparison of texts that a constant can use.
+        // A constant can compare texts only in this way.
         while i < self.columns.len() && !self.columns[i].name.eq_ignore_ascii_case(name) {
             i += 1;
         }
@@ -81,7 +81,7 @@ pub(crate) fn read_back<'a, T: 'a, W: Write<'a>>(cells: &mut Cells<'_>, _write: 
     cells.take()
 }
 
-/// A part of a row that may be missing: `None` if the closure, which reads the columns with `?`, finds one of them missing.
+/// A part of a row that may be missing. The closure reads the columns with `?`, so the result is `None` if one of them is missing.
 pub(crate) fn part<T>(read: impl FnOnce() -> Option<T>) -> Option<T> {
     read()
 }

@@ -130,7 +130,7 @@ pub(crate) const STATE_FIXED: &[&str] = STATE.only(&[
     "moves_files",
     "made_at",
 ]);
-/// The columns that a quiet change writes: a later expiry, more events, the flag that tasks wait. None of them is indexed. `check_at` is
-/// indexed, so if a quiet change moves it, the whole row is written.
+/// The columns that a quiet change writes: a later expiry, more events, or the flag that other tasks wait for the task. None of them is
+/// indexed. `check_at` is indexed, so if a quiet change moves it, the whole row is written.
 pub(crate) const STATE_QUIET: &[&str] =
     STATE.only(&["revision", "updated_at", "has_dependents", "expires_at", "last_heartbeat", "event_count", "event_seq", "event_bytes"]);

@@ -37,7 +37,7 @@ const MAX_ATTEMPTS: std::ops::RangeInclusive<i64> = 1..=10;
 pub(super) async fn write(conn: &mut Conn, sink: &mut Sink<'_>) -> Result<(), Error> {
     let tasks = tasks_sql();
     sink.refuse_copies(conn, "llm_tasks").await?;
-    // An export has all rows of a table in sequence, and a task has rows in two tables, so the tasks are read twice.
+    // The rows of one table are written together, and a task has rows in two tables, so the tasks are read twice.
     sink.take(conn, "llm_tasks", &tasks, |sink, row| match task(row) {
         Err(why) => {
             sink.refused_tasks.extend(row.text("id"));
