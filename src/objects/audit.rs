@@ -1,7 +1,7 @@
-//! Writes the audit trail as JSON lines, one hour after the other.
+//! Writes the audit trail as JSON lines, hour by hour.
 //!
-//! What an object holds follows from the mark and from entries that do not change any more. A server that dies between the object and the
-//! mark is followed by one that writes the same object again, so every entry is in exactly one object.
+//! The content of an object is determined by the mark and by entries that no longer change. If a server dies after it has written an object
+//! and before it moves the mark, the next server writes the same object again. So every entry is in exactly one object.
 
 use bloom_core::Ms;
 use bloom_core::audit::{AuditEntry, COMMIT_WITHIN_MS};
@@ -15,10 +15,10 @@ use uuid::Uuid;
 
 use super::Objects;
 
-/// An hour is written this long after its end: by then every transaction that began in it has ended, whatever clocks say.
+/// How long after its end an hour is written. By then every transaction that began in the hour has ended, even if clocks differ.
 const SETTLED_MS: Ms = 3 * COMMIT_WITHIN_MS;
 const HOUR_MS: Ms = 3_600_000;
-/// Entries of one object.
+/// The most entries of one object.
 const ENTRIES: i64 = 10_000;
 const OBJECTS_AT_ONCE: usize = 20;
 
@@ -36,7 +36,7 @@ struct Line<'a> {
     worker_id: Option<&'a str>,
 }
 
-/// Writes the hours that are over. Returns whether the object store can be written to.
+/// Writes the completed hours. Returns whether the object store accepts writes.
 pub(crate) async fn flush(context: &ReconcileContext, store: &Store, objects: &Objects) -> Result<bool, Error> {
     let settled = (context.engine.clock.now() - SETTLED_MS).div_euclid(HOUR_MS) * HOUR_MS;
     for _ in 0..OBJECTS_AT_ONCE {
@@ -59,7 +59,7 @@ pub(crate) async fn flush(context: &ReconcileContext, store: &Store, objects: &O
     Ok(true)
 }
 
-/// The hour in which the id of the entry was made: it decides where the entry is in their order.
+/// The hour in which the id of the entry was made. The id also determines the order of the entries.
 fn hour_of(entry: &AuditEntry) -> Ms {
     let (high, _) = entry.id.as_u64_pair();
     i64::try_from(high >> 16).unwrap_or_default() / HOUR_MS

@@ -1,4 +1,4 @@
-//! Makes sure that one database alone writes to the bucket: its leader removes objects that no artifact of its own refers to, so it would
+//! Makes sure that only one database writes to the bucket. Its leader removes objects to which none of its artifacts refers, so it would
 //! remove those of another database.
 
 use bloom_database::Maintenance;
@@ -9,15 +9,15 @@ use uuid::Uuid;
 use super::{Failure, Objects};
 
 impl Objects {
-    /// Returns only if the bucket is known to be this database's. Without that, nothing is written to it.
+    /// Checks that the bucket belongs to this database. Nothing may be written to the bucket unless this succeeds.
     ///
     /// # Errors
-    /// It belongs to another database, or that could not be found out.
+    /// The bucket belongs to another database, or its owner could not be found out.
     pub async fn ensure_owned(&self, engine: &Engine, store: &Store) -> Result<(), Failure> {
         if self.is_owned() { Ok(()) } else { self.confirm_owned(engine, store).await }
     }
 
-    /// As [`ensure_owned`](Self::ensure_owned), and asks the object store again.
+    /// Like [`ensure_owned`](Self::ensure_owned), but always asks the object store.
     pub(super) async fn confirm_owned(&self, engine: &Engine, store: &Store) -> Result<(), Failure> {
         let found = async {
             let own = database_id(engine, store).await?;
@@ -32,7 +32,7 @@ impl Objects {
     }
 }
 
-/// It is made once. If several replicas try, the first one's counts.
+/// The id of this database, which is made once. If several replicas make one at the same time, the first one is kept.
 async fn database_id(engine: &Engine, store: &Store) -> Result<String, Failure> {
     let known = || async { store.object_mark(DATABASE_ID).await.map_err(|_| Failure::of_database()) };
     if let Some(id) = known().await? {

@@ -1,4 +1,4 @@
-//! The calls of the object store, with their limits.
+//! Calls to the object store, with their limits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,20 +22,20 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
-/// The largest file that a server keeps in memory to write it at once.
+/// The largest file that a server keeps in memory to write it by one call.
 pub const MAX_WHOLE: usize = PART;
-/// The longest time of a call without content, and of a read without a further byte.
+/// The time limit of a call without content, and of each wait for more bytes of a read.
 pub const CALL_LIMIT: Duration = Duration::from_secs(10);
-/// A write may take so much longer as its content takes at this speed, in bytes per second.
+/// The speed, in bytes per second, at which the content of a write extends its time limit.
 const SLOWEST: u64 = 128 << 10;
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
-/// The longest time of a whole download.
+/// The time limit of a whole download.
 const READ_LIMIT: Duration = Duration::from_secs(600);
-/// For this time after a failed write, completions do not try to write.
+/// How long completions do not try to write after a failed write.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Characters of an output that the database keeps.
+/// How many characters of an output the database keeps.
 const PREVIEW_CHARS: usize = 4096;
-/// Files that are larger are written in parts of this size: S3 takes no smaller ones.
+/// Larger files are written in parts of this size. S3 accepts no parts below 5 MiB.
 pub(super) const PART: usize = 8 << 20;
 /// The object that says which database writes to the bucket.
 const OWNER: &str = "bloom-runtime/database";
@@ -43,7 +43,7 @@ const PROBE: &str = "bloom-runtime/probe";
 /// The largest page of a list of objects.
 pub(super) const LISTED: usize = 1000;
 
-/// What the objects below a prefix are.
+/// The kind of the objects below a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prefix {
     /// Outputs: `artifacts/TASK/ARTIFACT`.
@@ -64,7 +64,7 @@ impl Prefix {
 /// The content of an object, piece by piece. An error ends it.
 pub type Stream = BoxStream<'static, Result<Vec<u8>, Failure>>;
 
-/// Why a call failed, for people; without keys.
+/// Why a call failed, for people. The text contains no keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// What failed and why.
@@ -76,7 +76,7 @@ pub struct Failure {
 enum Cause {
     /// The bucket or the object does not exist.
     Missing,
-    /// The database.
+    /// The database failed, not the object store.
     Database,
     Other,
 }
@@ -116,7 +116,7 @@ struct Inner {
 }
 
 impl Objects {
-    /// Connects to nothing yet.
+    /// Creates a client, without connecting yet.
     ///
     /// # Errors
     /// The settings can't be used; the text says why.
@@ -144,7 +144,7 @@ impl Objects {
         self.0.settings.grace
     }
 
-    /// The same in milliseconds.
+    /// The same as [`grace`](Self::grace), in milliseconds.
     pub fn grace_ms(&self) -> Ms {
         Ms::try_from(self.grace().as_millis()).unwrap_or(Ms::MAX)
     }
@@ -164,12 +164,12 @@ impl Objects {
         self.0.paused_until.lock().await.is_some()
     }
 
-    /// A caller gave up a write that took too long.
+    /// Must be called when a caller has given up a write that took too long.
     pub async fn was_late(&self) {
         self.pause().await;
     }
 
-    /// A write failed, so completions do not try for a while.
+    /// Must be called when a write has failed, so that completions do not try for a while.
     pub(super) async fn pause(&self) {
         *self.0.paused_until.lock().await = Some(Instant::now() + PAUSE);
         self.0.metrics.objects().failed("write");
@@ -199,14 +199,15 @@ impl Objects {
         format!("{}://{bucket}/{key}", self.0.settings.scheme())
     }
 
-    /// Writes a file that is not larger than [`MAX_WHOLE`] under its id. Returns its URL.
+    /// Writes a file of at most [`MAX_WHOLE`] bytes under its id. Returns its URL.
     pub async fn write_file(&self, id: FileId, content: Vec<u8>) -> Result<String, Failure> {
         let key = format!("{}/{id}", Prefix::Files.as_str());
         self.write("file", &key, content).await?;
         Ok(self.url(&key))
     }
 
-    /// As [`write_file`](Self::write_file), for larger files, whose parts arrive one after the other. Nothing is left of them after an error.
+    /// Like [`write_file`](Self::write_file), for larger files, whose parts arrive one after the other. Nothing is left of the parts after
+    /// an error.
     pub(super) async fn write_parts(&self, id: FileId, mut parts: BoxStream<'_, Result<Vec<u8>, Failure>>) -> Result<String, Failure> {
         let key = format!("{}/{id}", Prefix::Files.as_str());
         let mut upload = limited(self.0.store.put_multipart(&Path::from(key.as_str()))).await?;
@@ -220,7 +221,7 @@ impl Objects {
             limited(upload.complete()).await
         };
         if let Err(failure) = written.await {
-            // If this fails, too, the bucket's rule for incomplete uploads removes them.
+            // If this fails too, the bucket's rule for incomplete uploads removes the parts.
             let _ = limited(upload.abort()).await;
             if failure.cause != Cause::Database {
                 self.pause().await;
@@ -243,7 +244,7 @@ impl Objects {
         written.map(drop)
     }
 
-    /// Writes a small object, to find out whether it can.
+    /// Writes a small object, to find out whether writes succeed.
     pub async fn probe(&self) -> Result<(), Failure> {
         self.write("probe", PROBE, Vec::new()).await
     }
@@ -275,7 +276,7 @@ impl Objects {
         Ok(pieces.map_ok(|bytes| bytes.to_vec()).inspect_err(move |_| metrics.objects().failed("read")).boxed())
     }
 
-    /// Whether the failure says that the object is gone, and not the whole bucket.
+    /// Whether the failure means that only the object is gone, not the whole bucket.
     pub async fn is_gone(&self, failure: &Failure) -> bool {
         failure.is_missing() && matches!(self.known_owner().await, Ok(Some(_)))
     }
@@ -307,7 +308,7 @@ impl Objects {
         }
     }
 
-    /// Objects below the prefix after this key, at most [`LISTED`].
+    /// At most [`LISTED`] objects below the prefix, after this key.
     pub(super) async fn listed(&self, prefix: Prefix, after: Option<&Path>) -> Result<Vec<ObjectMeta>, Failure> {
         let prefix = Path::from(prefix.as_str());
         let found = match after {
@@ -327,7 +328,7 @@ impl Objects {
         }
     }
 
-    /// The database that writes to the bucket, if one does.
+    /// The id of the database that writes to the bucket, if there is one.
     pub async fn known_owner(&self) -> Result<Option<String>, Failure> {
         match self.read_owner().await {
             Ok(owner) => Ok(Some(owner)),
@@ -341,7 +342,7 @@ impl Objects {
         Ok(String::from_utf8_lossy(&content).into_owned())
     }
 
-    /// The database that writes to the bucket. If none does, it is `own` from now on.
+    /// The id of the database that writes to the bucket. If there is none, the bucket belongs to `own` from now on.
     pub(super) async fn owner(&self, own: &str) -> Result<String, Failure> {
         match self.read_owner().await {
             Err(failure) if failure.is_missing() => {
@@ -370,7 +371,7 @@ async fn within<T>(limit: Duration, call: impl Future<Output = Result<T, Error>>
     }
 }
 
-/// The longest time of a write of so many bytes.
+/// The time limit of a write of this many bytes.
 fn limit_of(bytes: usize) -> Duration {
     CALL_LIMIT + Duration::from_secs(bytes as u64 / SLOWEST)
 }
@@ -379,7 +380,7 @@ fn late(limit: Duration) -> Failure {
     Failure::new(format!("no answer within {} s", limit.as_secs()))
 }
 
-/// Answers of the object store repeat the access key, so their text is not shown.
+/// Converts an error. The answers of the object store may repeat the access key, so their text is not shown.
 fn failure_of(error: &Error) -> Failure {
     let text = match error {
         Error::NotFound { .. } => {

@@ -1,4 +1,4 @@
-//! Moves files to the object store that arrived while it could not be written to, or were too large to keep in memory.
+//! Moves files to the object store that arrived while it accepted no writes, or that were too large to be kept in memory.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use super::client::PART;
 use super::stuck_files::Held;
 use super::{Failure, Objects, unreadable};
 
-/// Files of one page.
+/// The most files of one page.
 const MOVED: i64 = 20;
 
-/// Moves files, until `limit` is over. Returns whether the object store can be written to.
+/// Moves files until the time `limit` is over. Returns whether the object store accepts writes.
 pub(super) async fn move_all(
     context: &ReconcileContext,
     store: &Store,

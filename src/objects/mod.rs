@@ -1,7 +1,7 @@
 //! Outputs of runs, files and the audit trail in an object store (S3, MinIO).
 //!
-//! An object is written before the row that refers to it, and removed after that row. So a crash between the two leaves an object without a
-//! row, which `reconcile` removes after a grace. While the object store can't be written to, the database keeps the outputs, and the
+//! An object is written before the row that refers to it, and removed after that row. So a crash in between leaves an object without a row,
+//! which `reconcile` removes after a grace period. While the object store accepts no writes, the database keeps the outputs, and the
 //! reconciler moves them later.
 
 #![warn(missing_docs, unreachable_pub)]

@@ -1,4 +1,4 @@
-//! Removes objects to which no artifact refers: their completion or upload did not commit, or their task was removed.
+//! Removes objects to which no artifact refers, because their completion or upload did not commit, or because their task was removed.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::Objects;
 use super::client::Prefix;
 
-/// A page of the lists of objects: those of outputs, then those of files.
+/// The beginning of a page in the lists of objects. The list of outputs comes first, then the list of files.
 pub(crate) struct Page {
     prefix: Prefix,
     after: Option<Path>,
@@ -25,8 +25,8 @@ impl Page {
     }
 }
 
-/// Removes the orphans of one page of the list of objects. Returns where the next page begins; `None`: the list is at its end, or could not
-/// be read.
+/// Removes the orphans in one page of the list of objects. Returns where the next page begins; `None` if the end of the list was reached,
+/// or the list could not be read.
 pub(crate) async fn sweep(context: &ReconcileContext, store: &Store, objects: &Objects, from: Page) -> Result<Option<Page>, Error> {
     let now = context.engine.clock.now();
     let Page { prefix, after } = from;
@@ -67,14 +67,14 @@ pub(crate) async fn sweep(context: &ReconcileContext, store: &Store, objects: &O
     })
 }
 
-/// When the artifact was made, by the database's clock, which also decides until when a completion may refer to the object. The ids of
-/// imported artifacts have no time.
+/// When the artifact was made, by the database's clock, which also decides how long a completion may refer to the object. Ids of imported
+/// artifacts contain no time, so the time of the object is used.
 fn made_at(artifact: Uuid, object: &ObjectMeta) -> Ms {
     let of_id = artifact.get_timestamp().and_then(|at| Ms::try_from(at.to_unix().0 * 1_000).ok());
     of_id.unwrap_or_else(|| object.last_modified.timestamp_millis())
 }
 
-/// The artifact in the key. Objects with other keys are not this program's.
+/// The artifact that the key of the object names. Objects with other keys do not belong to this program.
 fn named(prefix: Prefix, object: &ObjectMeta) -> Option<(Uuid, &ObjectMeta)> {
     let mut parts = object.location.as_ref().split('/').skip(1);
     if prefix == Prefix::Outputs {

@@ -1,5 +1,5 @@
-//! What the leader does with the object store: moves outputs there, writes the audit trail, removes orphans. One after the other, so that no
-//! orphan is removed while its output is being moved. Other replicas find out when they can write again.
+//! The leader's work on the object store: it moves outputs there, writes the audit trail and removes orphans. It does one after the other,
+//! so that no object is removed as an orphan while its output is being moved. Other replicas only find out when they can write again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use super::stuck_files::Held;
 use super::{Failure, Objects, audit, files, orphans, unreadable};
 
 const EVERY_MS: Ms = 2_000;
-/// Outputs of one page, and how long one run moves them.
+/// The most outputs of one page, and how long one run moves outputs.
 const MOVED: i64 = 20;
 const MOVING: Duration = Duration::from_secs(10);
 const BACKLOG: i64 = 10_000;
-/// How often a server that writes nothing finds out whether it could.
+/// How often a server that writes nothing checks whether it could.
 const PROBE_EVERY: Duration = Duration::from_secs(30);
-/// How often a replica that does not lead looks whether a write has failed.
+/// How often a replica that is not the leader checks whether a write has failed.
 const FOLLOWED_EVERY: Duration = Duration::from_secs(5);
 /// The shortest and the longest pause between two sweeps of the bucket; usually a quarter of the grace.
 const SWEEP_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
@@ -43,7 +43,7 @@ pub async fn run(context: ReconcileContext, store: Store, objects: Objects) {
         let (store, objects, state) = (store.clone(), objects.clone(), state.clone());
         async move { once(&context, &store, &objects, &mut *state.lock().await).await }
     };
-    // All of this may end at any point, so the stop of a server does not wait for the object store.
+    // All of this may be aborted at any point, so a stopping server does not wait for the object store.
     tokio::select! {
         biased;
         () = context.engine.background.stopped() => {}
@@ -52,7 +52,8 @@ pub async fn run(context: ReconcileContext, store: Store, objects: Objects) {
     }
 }
 
-/// A replica that does not lead writes only what completions bring, so after a failure it tries by itself whether it can write again.
+/// A replica that is not the leader writes only during completions and uploads. So after a failure it checks here whether it can write
+/// again.
 async fn follow(context: &ReconcileContext, store: &Store, objects: &Objects) {
     let mut ticks = tokio::time::interval(FOLLOWED_EVERY);
     loop {
@@ -104,7 +105,7 @@ async fn once(context: &ReconcileContext, store: &Store, objects: &Objects, stat
     Ok(())
 }
 
-/// Moves outputs to the object store. Returns whether it can be written to.
+/// Moves outputs to the object store. Returns whether the object store accepts writes.
 async fn move_outputs(context: &ReconcileContext, store: &Store, objects: &Objects, held: &mut Held) -> Result<bool, Error> {
     let begun = Instant::now();
     let mut after = Uuid::nil();

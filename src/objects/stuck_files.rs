@@ -1,4 +1,4 @@
-//! What could not be moved to the object store, although it takes other objects.
+//! Remembers artifacts that could not be moved to the object store although it accepts other objects.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use uuid::Uuid;
 
 use super::Objects;
 
-/// The wait after the first failure, which each further one doubles.
+/// The wait after the first failure. Each further failure doubles it.
 const FIRST_WAIT: Duration = Duration::from_secs(10);
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
-/// More are not remembered: they are only tried too often then.
+/// The most artifacts that are remembered. Further ones are only tried too often.
 const MOST: usize = 10_000;
 
-/// Artifacts that are not tried for a while, so that one that fails again and again does not use up the time of the others.
+/// Artifacts that are not tried for a while, so that one that fails repeatedly does not use up the time of the others.
 #[derive(Default)]
 pub(crate) struct Held(HashMap<Uuid, (Instant, Duration)>);
 
@@ -23,7 +23,8 @@ impl Held {
         self.0.get(&artifact).is_some_and(|(until, _)| Instant::now() < *until)
     }
 
-    /// Holds what could not be moved, unless the object store takes nothing at all. Returns whether it can be written to.
+    /// Holds back an artifact that could not be moved, unless the object store accepts nothing at all. Returns whether the object store
+    /// accepts writes.
     pub(crate) async fn hold(&mut self, artifact: Uuid, objects: &Objects) -> bool {
         if objects.probe().await.is_err() {
             return false;

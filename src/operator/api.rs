@@ -7,7 +7,7 @@ use kube::Error;
 use kube::core::Status;
 use tokio::time::timeout;
 
-/// Limit of one call, as long as a busy API server may need. Watches have none.
+/// The time limit of one call, as long as a busy API server may need. Watches have no limit.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
 /// Counts writes by kind of object and verb.
@@ -24,7 +24,7 @@ impl Writes {
     /// Makes a call that changes an object.
     ///
     /// # Errors
-    /// Those of the call; it may have been executed all the same if it took too long.
+    /// Those of the call. A call that took too long may have been executed anyway.
     pub(crate) async fn make<T>(
         &self,
         kind: &'static str,
@@ -34,10 +34,10 @@ impl Writes {
         self.make_within(CALL_LIMIT, kind, verb, call).await
     }
 
-    /// As `make`, with a time limit of the caller's.
+    /// Like `make`, with a time limit that the caller sets.
     ///
     /// # Errors
-    /// As `make`.
+    /// The same as those of `make`.
     pub(crate) async fn make_within<T>(
         &self,
         limit: Duration,
@@ -59,7 +59,7 @@ pub(crate) async fn within_limit<T>(call: impl Future<Output = kube::Result<T>>)
     within(CALL_LIMIT, call).await
 }
 
-/// As `within_limit`, with a time limit of the caller's.
+/// Like `within_limit`, with a time limit that the caller sets.
 ///
 /// # Errors
 /// Those of the call, and 504 if it took too long.

@@ -1,4 +1,4 @@
-//! What to write so that an object shows what it should.
+//! Computes what to write so that an object shows what it should.
 
 use serde_json::{Map, Value};
 

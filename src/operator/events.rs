@@ -1,4 +1,4 @@
-//! Kubernetes Events, which `kubectl describe` shows. One that can't be told at once is lost.
+//! Kubernetes Events, which `kubectl describe` shows. An event that can't be published at once is lost.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType};
@@ -6,7 +6,7 @@ use kube::runtime::events::{Event, EventType};
 use crate::Context;
 use crate::words::cut;
 
-/// Limit of the API server for notes.
+/// The API server's size limit for notes.
 const NOTE_BYTES: usize = 1_000;
 
 pub(crate) fn event(kind: EventType, reason: &str, note: &str) -> Event {
@@ -15,8 +15,8 @@ pub(crate) fn event(kind: EventType, reason: &str, note: &str) -> Event {
 }
 
 impl Context {
-    /// Events of one object that differ only in their notes are counted together, under the first note. `related` keeps those apart that
-    /// are about different attempts or pods.
+    /// Publishes an event. Events of one object that differ only in their notes are counted together, under the first note. `related` keeps
+    /// events about different attempts or pods apart.
     pub(crate) async fn tell(&self, about: &ObjectReference, related: Option<ObjectReference>, event: Event) {
         let event = Event { secondary: related, ..event };
         let told = self.writes.make("Event", "publish", self.recorder.publish(&event, about)).await;

@@ -1,4 +1,4 @@
-//! Whether the cluster answers, and who leads: for `/readyz` and the metrics.
+//! Whether the cluster answers, and which replica leads, for `/readyz` and the metrics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use bloom_telemetry::Metrics;
 use kube::runtime::watcher;
 use parking_lot::Mutex;
 
-/// A watch that fails tries again every few seconds. An error that has not come again for this long is over, or its watch was ended.
+/// A failing watch tries again every few seconds. So an error that has not occurred again for this long is over, or its watch has ended.
 const ERRORS_LAST: Duration = Duration::from_secs(30);
 
 const WHAT_TO_DO: &str =
@@ -39,7 +39,7 @@ impl Health {
         Self { state: Arc::default(), unwatched: Arc::default(), metrics }
     }
 
-    /// In a few words.
+    /// The state in a few words.
     pub fn text(&self) -> String {
         match &*self.state.lock() {
             State::Starting => "connecting".into(),
@@ -67,7 +67,8 @@ impl Health {
         self.set(State::Lost(error.to_owned()));
     }
 
-    /// What the watch of a resource has brought: an error if its definition is not installed, or if the operator may not read it.
+    /// Records the outcome of a watch. It is an error if, for example, the definition of the resource is not installed, or the operator may
+    /// not read the resource.
     pub(crate) fn watched<T>(&self, resource: &'static str, event: &watcher::Result<T>) {
         let mut unwatched = self.unwatched.lock();
         match event {

@@ -1,6 +1,7 @@
-//! Election of the replica that runs the controllers, by a Lease of the cluster.
+//! Elects the replica that runs the controllers, by a Lease in the cluster.
 //!
-//! A holder renews the Lease. Others take it over once it has not changed for its duration, by their own clocks: those of machines differ.
+//! The holder renews the Lease. Others take it over once it has not changed for its duration. They measure that by their own clocks,
+//! because the clocks of machines differ.
 
 use std::time::Duration;
 
@@ -17,10 +18,10 @@ use crate::health::Health;
 const NAME: &str = "bloom-runtime";
 const LEASE_SECONDS: u16 = 15;
 const RENEW_EVERY: Duration = Duration::from_secs(5);
-/// A holder that could not renew for this long stops, before others may take over.
+/// A holder that could not renew the Lease for this long stops. Others may take over only later.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Limit of one call: a holder must be able to try twice before it gives up.
+/// The time limit of one call. A holder must be able to try twice before it gives up.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Elector {
@@ -30,12 +31,12 @@ pub(crate) struct Elector {
     health: Health,
 }
 
-/// The Lease, as this replica has written it last.
+/// The Lease as this replica last wrote it.
 pub(crate) struct Held {
     lease: tokio::sync::Mutex<Lease>,
 }
 
-/// A state of the Lease that others wrote, and since when it is known.
+/// A version of the Lease, and when this replica first saw it.
 struct Seen {
     version: Option<String>,
     since: Instant,
@@ -87,7 +88,7 @@ impl Elector {
         Ok(None)
     }
 
-    /// Renews the Lease; returns when the lead is lost.
+    /// Renews the Lease until the leadership is lost.
     pub(crate) async fn keep(&self, held: &Held) {
         let mut renewed_at = Instant::now();
         let mut pause = RENEW_EVERY;
@@ -122,7 +123,7 @@ impl Elector {
     pub(crate) async fn release(&self, held: Held) {
         let mut released = self.empty(held.lease.into_inner()).await;
         if released.as_ref().is_err_and(|error| is_status(error, 409)) {
-            // A renewal that was broken off has arrived all the same.
+            // A renewal that was aborted has reached the API server anyway.
             released = match within(CALL_LIMIT, self.leases.get(NAME)).await {
                 Ok(lease) if holder(&lease) == self.identity => self.empty(lease).await,
                 Ok(_) => return,
@@ -140,7 +141,7 @@ impl Elector {
         self.replace(&Lease { spec: Some(spec), ..lease }).await.map(drop)
     }
 
-    /// Refused with 409 if somebody else has written the Lease since it was read.
+    /// Writes the Lease. Fails with 409 if somebody else has written it since it was read.
     async fn replace(&self, lease: &Lease) -> kube::Result<Lease> {
         self.writes.make_within(CALL_LIMIT, "Lease", "update", self.leases.replace(NAME, &PostParams::default(), lease)).await
     }
@@ -160,7 +161,7 @@ impl Elector {
     }
 }
 
-/// The name of the replica that has the Lease; empty: none has it.
+/// The name of the replica that holds the Lease; empty if none does.
 fn holder(lease: &Lease) -> &str {
     lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
 }

@@ -1,8 +1,10 @@
-//! The Kubernetes operator: a door like the HTTP server. Objects bring in what is wanted, as commands to the engine; their status is a
-//! bounded projection of what the database says. The database is the one truth, and nothing but a projection goes into the cluster.
+//! The Kubernetes operator, which is an interface like the HTTP server. The wishes in objects become commands to the engine, and the status
+//! of an object is a projection of the database, limited in size. The database is the only source of truth, and the cluster gets only
+//! projections of it.
 //!
-//! One replica runs the controllers at a time, elected by a Lease of the cluster (`elector`). Safety does not rest on that: commands are
-//! decided on current rows, a task is created once for the uid of its object, and patches carry the uid of the object that they are for.
+//! One replica at a time runs the controllers. It is elected by a Lease in the cluster (`leader_election`). Safety does not depend on the
+//! election: commands are decided on current rows, a task is created once per uid of an object, and patches contain the uid of their
+//! object.
 
 #![warn(missing_docs, unreachable_pub)]
 
@@ -38,13 +40,13 @@ use connection::connect;
 pub use health::Health;
 use leader_election::Elector;
 
-/// How long to wait before the next try to reach the cluster.
+/// How long to wait before trying again to reach the cluster.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// How the operator serves the cluster.
 #[derive(Clone, Debug)]
 pub struct OperatorOptions {
-    /// The namespaces that are served; all of them if there are none.
+    /// The namespaces that are served; if empty, all namespaces.
     pub namespaces: Vec<String>,
     /// Where the leader's Lease is; by default the namespace of the connection's configuration.
     pub namespace: Option<String>,
@@ -52,7 +54,7 @@ pub struct OperatorOptions {
     pub identity: String,
     /// The public URL of the server, without a slash at its end, for references to results.
     pub public_url: Option<String>,
-    /// The image of pools that name none.
+    /// The image for pools that name none.
     pub agent_image: Option<String>,
     /// Where the pods of pools reach the server, without a slash at its end.
     pub agent_server: Option<String>,
@@ -65,11 +67,11 @@ pub struct OperatorOptions {
 /// Whether the agents of pools need keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentKeys {
-    /// Each gets a named key of its own.
+    /// Each agent gets a named key of its own.
     Named,
     /// The server asks nobody for a key.
     NotNeeded,
-    /// The server asks for keys, but has no admin key, so that named keys do not count.
+    /// The server needs keys but has no admin key, so it accepts no named keys.
     Impossible,
 }
 
@@ -87,7 +89,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// The objects of one namespace, or of all.
+    /// The API for the objects of one namespace, or of all namespaces.
     fn objects<K>(&self, namespace: Option<&str>) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope>,
@@ -99,7 +101,7 @@ impl Context {
         }
     }
 
-    /// Runs a controller for each namespace that is served, or one for all.
+    /// Runs a controller for each served namespace, or one for all namespaces.
     async fn control_each<F: Future<Output = ()>>(&self, control: impl Fn(Option<String>) -> F) {
         let namespaces = &self.options.namespaces;
         if namespaces.is_empty() {
@@ -110,7 +112,7 @@ impl Context {
     }
 }
 
-/// A command in the name of a namespace, which the audit trail shows.
+/// A command in the name of a namespace, which the audit trail records.
 pub(crate) fn command<O>(namespace: &str, op: O) -> Command<O> {
     Command { op, by: Requester::of_namespace(namespace), epoch: None }
 }
@@ -150,7 +152,7 @@ async fn run(engine: Engine, store: Store, options: OperatorOptions, health: Hea
         };
         tracing::info!(identity = context.options.identity, "leads the operators of the cluster");
         let [llm_tasks, worker_pools] = ["llm_tasks", "worker_pools"].map(|name| Arc::new(context.engine.reconcilers.begin(name, None)));
-        // The controllers are dropped at the moment when the lead is lost, or the server stops.
+        // The controllers are dropped as soon as the leadership is lost or the server stops.
         tokio::select! {
             biased;
             () = background.stopped() => {

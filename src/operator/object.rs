@@ -1,4 +1,4 @@
-//! What the controllers need to know of any object: which one it is, which server it belongs to, and its finalizers.
+//! What the controllers need to know about every object: its identity, the server to which it belongs, and its finalizers.
 
 use std::fmt::Debug;
 
@@ -48,26 +48,26 @@ impl Identity {
     }
 }
 
-/// The server that the object belongs to; `None` if no server has taken it yet.
+/// The server to which the object belongs; `None` if no server has taken it yet.
 pub(crate) fn operator_of(metadata: &ObjectMeta) -> Option<&str> {
     metadata.annotations.as_ref()?.get(OPERATOR).map(String::as_str)
 }
 
-/// Whether the object belongs to another server: two servers that act for one object would undo each other's work.
+/// Whether the object belongs to another server. Two servers that act for one object would undo each other's work.
 pub(crate) fn is_of_other(context: &Context, metadata: &ObjectMeta) -> bool {
     operator_of(metadata).is_some_and(|operator| operator != context.namespace)
 }
 
-/// What a deletion is for.
+/// What a deletion applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Only {
     ThisObject,
-    /// The object as it was read: it must not have changed since.
+    /// The object only if it has not changed since it was read.
     ThisVersion,
 }
 
 impl Context {
-    /// Deletes an object, but no other one of its name. That it is gone, or has changed, is no error.
+    /// Deletes an object, but no other object of the same name. It is not an error if the object is gone or has changed.
     pub(crate) async fn delete<K>(&self, kind: &'static str, objects: &Api<K>, metadata: &ObjectMeta, only: Only) -> Result<(), Error>
     where
         K: Clone + DeserializeOwned + Debug,
@@ -94,8 +94,8 @@ impl Finalizer {
         metadata.finalizers.iter().flatten().any(|name| name == self.name)
     }
 
-    /// Takes the object for this server, and adds the finalizer. Returns whether both is so: not if the object was deleted or changed
-    /// meanwhile, perhaps because another server took it.
+    /// Takes the object for this server and adds the finalizer. Returns false if the object was deleted or changed meanwhile, perhaps
+    /// because another server took it.
     pub(crate) async fn add<K>(&self, context: &Context, metadata: &ObjectMeta) -> Result<bool, Error>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
@@ -109,7 +109,7 @@ impl Finalizer {
         self.set::<K>(context, metadata, fields, "add_finalizer").await
     }
 
-    /// Removes it. Returns whether the object exists without it: not if it was changed meanwhile.
+    /// Removes the finalizer. Returns false if the object was deleted or changed meanwhile.
     pub(crate) async fn remove<K>(&self, context: &Context, metadata: &ObjectMeta) -> Result<bool, Error>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
@@ -118,7 +118,7 @@ impl Finalizer {
         self.set::<K>(context, metadata, json!({ "finalizers": others }), "remove_finalizer").await
     }
 
-    /// The version of the object is checked, because others may have finalizers too.
+    /// Changes the metadata. The version of the object is checked, because others may have added or removed finalizers.
     async fn set<K>(&self, context: &Context, metadata: &ObjectMeta, mut fields: Value, verb: &'static str) -> Result<bool, Error>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
@@ -128,10 +128,10 @@ impl Finalizer {
         fields["uid"] = json!(identity.uid);
         fields["resourceVersion"] = json!(metadata.resource_version);
         let body = Patch::Merge(json!({ "metadata": fields }));
-        // The rest of the object may be unreadable.
+        // Only the metadata is patched, because the rest of the object may be unreadable.
         match context.writes.make(self.kind, verb, api.patch_metadata(&identity.name, &PatchParams::default(), &body)).await {
             Ok(_) => Ok(true),
-            // The next version of the object is reconciled as well.
+            // The next version of the object will be reconciled too.
             Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(false),
             Err(error) => Err(error.into()),
         }

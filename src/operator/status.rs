@@ -1,4 +1,4 @@
-//! Writes of statuses. Only what differs is written, and what was written counts until the watch shows it.
+//! Writes statuses. Only differences are written, and what was written is taken as the current status until the watch shows it.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ use crate::Context;
 use crate::api::is_status;
 use crate::object::{Error, Identity};
 
-/// For this long after a write, the watch may still show the object as it was before.
+/// How long after a write the watch may still show the object as it was before.
 pub(crate) const WATCH_LAGS: Duration = Duration::from_secs(2);
 
 /// The last write of an object's status.
 pub(crate) struct Written<S> {
-    /// That of the object after the write.
+    /// The version of the object after the write.
     version: String,
     pub status: S,
     at: Instant,
@@ -41,7 +41,7 @@ impl<S: Clone + Default> Written<S> {
         (!left.is_zero() && watched.resource_version.as_ref() != Some(&self.version)).then_some(left)
     }
 
-    /// The status of an object that the watch shows like this, after its last write.
+    /// The current status of an object, from its last write and from what the watch shows.
     pub(crate) fn shown(last: Option<&Self>, watched: &ObjectMeta, status: Option<&S>) -> S {
         match last {
             Some(last) if last.lag(watched).is_some() => last.status.clone(),
@@ -55,19 +55,19 @@ pub(crate) fn json(status: &impl Serialize) -> Value {
 }
 
 impl Context {
-    /// Changes the status of an object. Returns the new version of the object; `None` if there is no such object any more.
+    /// Changes the status of an object. Returns the new version of the object; `None` if the object no longer exists.
     pub(crate) async fn patch_status<K>(&self, kind: &'static str, identity: &Identity, change: &Value) -> Result<Option<String>, Error>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
         // The rest of the object may be unreadable.
         let api: Api<DeserializeGuard<K>> = Api::namespaced(self.client.clone(), &identity.namespace);
-        // An object that was created anew under the name has another uid, which the API server refuses to change.
+        // A new object with the same name has another uid. The API server refuses to change it, so the patch fails.
         let body = Patch::Merge(json!({ "metadata": { "uid": identity.uid }, "status": change }));
         match self.writes.make(kind, "patch_status", api.patch_status(&identity.name, &PatchParams::default(), &body)).await {
             Ok(object) => Ok(object.resource_version()),
             Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(None),
-            // The rest of the object is refused, of a time when the schema was another one. Trying again would not help.
+            // The rest of the object is not valid, because it was created under an older schema. Trying again would not help.
             Err(error) if is_status(&error, 422) => {
                 tracing::warn!(%error, ?identity, kind, "the status of an object can't be written");
                 Ok(None)

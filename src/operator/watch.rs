@@ -12,10 +12,11 @@ use serde::de::DeserializeOwned;
 
 use crate::health::Health;
 
-/// After an error, such as the end of the connection. It does not grow: an API server that was restarted has to be watched again soon.
+/// The wait after an error, such as the end of the connection. It does not grow, because an API server that was restarted must be watched
+/// again soon.
 const RESTART_AFTER: Duration = Duration::from_secs(2);
 
-/// A watch is begun anew this often, so that one that has become silent, behind a proxy for example, is noticed.
+/// A watch is restarted after this time, so that one that has become silent, for example behind a proxy, does not stay unnoticed.
 const SECONDS: u32 = 60;
 
 struct Steady;
@@ -32,7 +33,8 @@ impl Backoff for Steady {
     fn reset(&mut self) {}
 }
 
-/// Watches objects for ever. Errors go to `health` and nowhere else: a controller pauses all that it follows after an error of one watch.
+/// Watches objects forever. Errors are reported only to `health`, because a controller would pause everything that it follows after an
+/// error of one watch.
 pub(crate) fn watch<K>(
     objects: Api<K>,
     config: watcher::Config,

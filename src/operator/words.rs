@@ -1,10 +1,10 @@
-//! Texts and times as Kubernetes has them.
+//! Texts and times in the form that Kubernetes uses.
 
 use bloom_core::Ms;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
-/// Times of Kubernetes have seconds only; with fractions, each look would find a difference.
+/// Kubernetes stores times in whole seconds. With fractions, each comparison would find a difference.
 pub(crate) fn time(at: Ms) -> Time {
     Time(Timestamp::from_second(at.div_euclid(1000)).unwrap_or(Timestamp::UNIX_EPOCH))
 }

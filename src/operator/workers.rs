@@ -1,7 +1,8 @@
 //! The controller of Workers: an object for each worker that the server knows, in the operator's own namespace.
 //!
-//! Whether a worker is cordoned or drained can be changed in its object and over HTTP. Its status tells what the server did last, so the
-//! side that differs from it was changed since, and the other side follows; if both were, the server is right.
+//! Whether a worker is cordoned or drained can be changed in its object and over HTTP. The status of the object says what the server did
+//! last, so the side that differs from the status was changed since, and the other side follows. If both were changed, the server takes
+//! precedence.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,14 +35,14 @@ use crate::watch::watch;
 use crate::words::{camel, time};
 use crate::{Context, command};
 
-/// Objects are brought up to date at most this often, and also this long after an error.
+/// The shortest pause between two updates of the objects, and the wait after an error.
 const PAUSE: Duration = Duration::from_secs(1);
-/// And at least this often, in case a change was missed.
+/// The longest pause between two updates of the objects, in case a change was missed.
 const RESYNC_EVERY_MS: Ms = 60_000;
 const NAME_BYTES: usize = 200;
 
-/// What the objects had the server do last, by name: whether the worker is cordoned, and whether it is drained. Their status tells it too,
-/// but later.
+/// What the server last did because of an object, by name: whether the worker is cordoned, and whether it is drained. The status of the
+/// object says it too, but later.
 type Steered = BTreeMap<String, (bool, bool)>;
 
 /// An object and its worker.
@@ -55,7 +56,7 @@ pub(crate) async fn control(context: Arc<Context>) {
     let (reader, writer) = reflector::store();
     let watched = watch(api.clone(), watcher::Config::default(), "Workers", context.health.clone()).reflect(writer).touched_objects();
     let mut watched = std::pin::pin!(watched);
-    // Before the watch has shown all objects, each would be created again.
+    // If this did not wait until the watch has shown all objects, each of them would be created again.
     loop {
         tokio::select! {
             ready = reader.wait_until_ready() => if ready.is_ok() { break } else { return },
@@ -99,7 +100,7 @@ async fn sync(context: &Context, api: &Api<worker::Worker>, objects: &Store<work
             None => create(context, api, name, worker).await?,
         }
     }
-    // Others may have been created by hand.
+    // Objects that people created by hand are kept.
     let of_worker = |object: &worker::Worker| {
         operator_of(&object.metadata).is_some() || object.status.as_ref().is_some_and(|status| status.worker_id.is_some())
     };
@@ -128,7 +129,7 @@ async fn bring_up_to_date(context: &Context, api: &Api<worker::Worker>, pair: Pa
     let wanted = (object.spec.unschedulable || object.spec.drain, object.spec.drain);
     let known = (worker.cordoned, worker.draining);
     let shown = object.status.as_ref().and_then(|status| Some((status.unschedulable?, status.draining?)));
-    // If the server has done something else since, only the status counts.
+    // If the server has done something else since, only the status is considered.
     steered.retain(|of, steered| of != name || *steered == known);
     let last = steered.get(name).copied().or(shown);
     if wanted != known && last.is_none_or(|last| last == known) {
@@ -148,7 +149,7 @@ async fn bring_up_to_date(context: &Context, api: &Api<worker::Worker>, pair: Pa
     Ok(())
 }
 
-/// Cordons, drains or uncordons the worker. If that is refused, because the worker is gone, the next look finds out.
+/// Cordons, drains or uncordons the worker. If that is refused because the worker is gone, the next update notices it.
 async fn steer(context: &Context, worker: &Worker, (unschedulable, drain): (bool, bool)) {
     let changes: &[CordonChange] = match (unschedulable, drain) {
         (_, true) => &[CordonChange::Drain],
@@ -203,7 +204,8 @@ fn ignoring<T>(outcome: kube::Result<T>, status: u16) -> kube::Result<()> {
     }
 }
 
-/// The name of the worker, if it is one for objects; otherwise what is left of it, and a part of its digest.
+/// The name of the object. It is the name of the worker if that is a valid name of an object; otherwise its valid characters and a part of
+/// its digest.
 fn object_name(worker: &str) -> String {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let is_label = |label: &str| !label.is_empty() && label.bytes().all(is_inner) && !label.starts_with('-') && !label.ends_with('-');

@@ -1,4 +1,4 @@
-//! Which pools the server serves.
+//! Decides which pools the server serves.
 
 use super::pod::Setup;
 use super::{Pools, Problem};
@@ -7,7 +7,7 @@ use crate::crds::WorkerPool;
 use crate::object::Identity;
 
 impl Pools {
-    /// The pool with everything that its pods are made from; or why it can't be served.
+    /// The pool with everything that its pods are made from, or the reason why it can't be served.
     pub(super) fn setup<'a>(&self, pool: &'a WorkerPool, identity: &'a Identity) -> Result<Setup<'a>, Problem> {
         let options = &self.context.options;
         let mut namespaces = pool.spec.namespaces.clone();
@@ -17,7 +17,7 @@ impl Pools {
         namespaces.sort();
         namespaces.dedup();
         let (own, home) = (&identity.namespace, &self.context.namespace);
-        // Who may create pools in a namespace must not read the prompts of another one.
+        // A user who may create pools in one namespace must not be able to read the prompts of another.
         if let Some(foreign) = namespaces.iter().find(|namespace| *namespace != own && own != home) {
             let message = format!(
                 "A pool of namespace '{own}' can't run the tasks of namespace '{foreign}': leave spec.namespaces out, or create the pool in \

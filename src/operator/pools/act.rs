@@ -1,4 +1,4 @@
-//! Executes the steps of a pool. Each can be executed twice, and checks what it must not get wrong.
+//! Executes the steps of a pool. Each step may be executed twice, and checks its preconditions itself.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ use crate::events::event;
 use crate::object::{Error, Identity, Only};
 
 impl Pools {
-    /// Executes the steps. What keeps pods from being created is remembered.
+    /// Executes the steps. Remembers what prevents pods from being created.
     pub(super) async fn act(&self, setup: &Setup<'_>, seen: &Seen, steps: &[Step], memory: &mut Memory) -> Result<(), Error> {
         let (mut created, mut drained, mut kept) = (Vec::new(), Vec::new(), Vec::new());
         let name = |ordinal: u32| pod_name(setup.identity, ordinal);
@@ -57,15 +57,16 @@ impl Pools {
                     }
                 }
                 Step::Remove(ordinal) => {
-                    // After this commit the worker gets no tasks, and its leases are counted in it.
+                    // After this commit the worker gets no more tasks, and the commit has counted its leases.
                     let mut worker = self.cordon(setup.identity, ordinal, CordonChange::Cordon).await?;
                     if worker.is_none() && setup.has_keys {
-                        // Without its key it can't register any more. It may have done so meanwhile.
+                        // Without its key the worker can't register any more. But it may have registered meanwhile.
                         self.drop_key(setup.identity, ordinal).await?;
                         worker = self.cordon(setup.identity, ordinal, CordonChange::Cordon).await?;
                     }
                     if let Some(pod) = seen.pod(ordinal).filter(|_| worker.is_none_or(|worker| worker.active_leases == 0)) {
-                        // A call that is executed late must not end a run of a pod that is kept meanwhile, which changes its version.
+                        // If the call is executed late, the pod may be kept by then, and its run must not be ended. Keeping a pod changes
+                        // its version.
                         self.context.delete("Pod", &self.pods_api(setup.identity), &pod.metadata, Only::ThisVersion).await?;
                     }
                 }
@@ -105,12 +106,12 @@ impl Pools {
         {
             return Ok(Err(problem));
         }
-        // There is no pod of this number, so the agent of the last one is gone, and the next may have its name at once.
+        // There is no pod with this number, so the agent of the previous one is gone, and the next one may use its name at once.
         let ended = op::MarkOffline { worker: worker_name(identity, ordinal), cause: Loss::PodEnded };
         if let Err(rejection) = self.submit(identity, ended).await? {
             return Err(Error::Engine(bloom_engine::Error::Rejected(rejection)));
         }
-        // The pod before it may have been cordoned.
+        // The worker of the previous pod may have been cordoned.
         self.cordon(identity, ordinal, CordonChange::Uncordon).await?;
         if let Some(claim) = setup.claim(ordinal) {
             let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &identity.namespace);
@@ -151,7 +152,7 @@ impl Pools {
         }
     }
 
-    /// Notes why the pod is being drained; `null`: it is not.
+    /// Records in the pod why it is being drained; `null` if it is not.
     async fn mark(&self, identity: &Identity, pod: &Pod, why: Value) -> Result<(), Error> {
         let body = Patch::Merge(json!({ "metadata": { "uid": pod.metadata.uid, "annotations": { (DRAIN): why } } }));
         let name = pod.metadata.name.as_deref().unwrap_or_default();

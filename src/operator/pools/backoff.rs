@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-/// The first failure causes no wait, the second this one; then it doubles.
+/// The wait after the second failure; the first one causes none. Each further failure doubles the wait.
 const FIRST_WAIT: Duration = Duration::from_secs(5);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// How long to wait with the next pod after pods have ended or could not be created.
+/// How long to wait before creating the next pod after pods have ended or could not be created.
 #[derive(Default)]
 pub(crate) struct Backoff {
     failures: u32,
@@ -27,7 +27,7 @@ impl Backoff {
         self.left(now).is_none()
     }
 
-    /// The time until the next try, if it is not over.
+    /// The time until the next try, unless it is over.
     pub(crate) fn left(&self, now: Instant) -> Option<Duration> {
         self.until.map(|until| until.saturating_duration_since(now)).filter(|left| !left.is_zero())
     }

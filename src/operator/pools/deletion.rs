@@ -1,4 +1,4 @@
-//! The end of a pool: its pods are deleted, their agents have their grace, and what they leave is removed.
+//! The deletion of a pool: its pods are deleted, their agents get their grace period, and what they leave behind is removed.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{FINALIZER, Pools, RETRY_AFTER, keys};
 use crate::crds::WorkerPool;
 use crate::object::{Error, Identity};
 
-/// How much longer than the pods' own grace a deletion waits for them: their nodes may not answer.
+/// How much longer than the pods' grace period a deletion waits for them, because their nodes may not answer.
 const PATIENCE_SECONDS: i64 = 60;
 
 impl Pools {
@@ -26,7 +26,7 @@ impl Pools {
         let waited = metadata.deletion_timestamp.as_ref().map_or(0, |at| Timestamp::now().as_second() - at.0.as_second());
         let patience = grace_seconds.saturating_add(PATIENCE_SECONDS) - waited;
         if let Some(patience) = u64::try_from(patience).ok().filter(|left| *left > 0 && !seen.pods.is_empty()) {
-            // The end of a pod is seen by the watch.
+            // The watch reports the end of a pod, so the pool is reconciled then.
             return Ok(Action::requeue(Duration::from_secs(patience)));
         }
         let keys = self.context.store.api_keys().await?;

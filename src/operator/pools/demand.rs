@@ -7,9 +7,10 @@ use super::pod::Setup;
 use super::{Pools, Problem};
 use crate::object::Error;
 
-/// Tasks that are read at a time.
+/// How many tasks are read at a time.
 const PAGE: usize = 1_000;
-/// Agents whose tasks are counted one by one, which is needed only if queues are paused or limited, or if the pool serves only some agents.
+/// The most agents whose tasks are counted one by one. That is needed only if queues are paused or limited, or if the pool serves only some
+/// agents.
 const MAX_AGENTS: usize = 512;
 
 impl Pools {
@@ -21,7 +22,8 @@ impl Pools {
             Ok(agents) => agents,
             Err(problem) => return Ok(Err(problem)),
         };
-        // What pods without git do not serve does not make the pool grow. Before the first one has registered, that is not known.
+        // Tasks with a project do not make a pool grow whose pods have no git. Before the first pod has registered, it is unknown whether
+        // they have it.
         let workers = self.workers(setup.identity);
         let has_git = workers.is_empty() || workers.iter().any(|(worker, _)| worker.capabilities.git);
         let projects = if has_git { Projects::All } else { Projects::None };
@@ -55,7 +57,7 @@ impl Pools {
         Ok(found)
     }
 
-    /// Adds the ready tasks of this scope, until there are `most` in all.
+    /// Adds the ready tasks of this scope until there are `most` tasks in total.
     async fn read_ready(&self, scope: &Scope, most: usize, found: &mut Vec<TaskId>) -> Result<(), Error> {
         let mut after = None;
         while found.len() < most {

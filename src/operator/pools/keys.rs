@@ -17,8 +17,7 @@ use crate::object::{Error, Identity, Only};
 
 const KEY_BYTES: usize = 32;
 
-/// What the names of the keys of this pool begin with. They carry the uid of the pool, so that a pool which is created anew under its name
-/// has others.
+/// The prefix of the names of this pool's keys. They contain the uid of the pool, so that a new pool with the same name has other keys.
 fn prefix(pool: Uuid) -> String {
     format!("pool-{pool}-")
 }
@@ -40,8 +39,8 @@ fn digest(key: &[u8]) -> String {
 }
 
 impl Pools {
-    /// Makes the pod's Secret exist, with a key that opens the server. A Secret that is missing or damaged gets a new key, and the old one is
-    /// revoked. Returns whether there is a new key.
+    /// Makes sure that the pod's Secret exists and contains a valid key. If it is missing or damaged, makes a new key and revokes the old
+    /// one. Returns whether there is a new key.
     pub(super) async fn ensure_key(&self, setup: &Setup<'_>, ordinal: u32) -> Result<Result<bool, Problem>, Error> {
         let (identity, worker) = (setup.identity, worker_name(setup.identity, ordinal));
         let secrets: Api<Secret> = Api::namespaced(self.context.client.clone(), &identity.namespace);
@@ -64,7 +63,7 @@ impl Pools {
         if known.filter(is_right).is_some() {
             return Ok(Ok(false));
         }
-        // Its owner would get the tasks of this worker.
+        // The owner of another key for this worker would get the worker's tasks.
         let speaks_for_it = |key: &&ApiKey| key.scope == Scope::Worker && key.worker.as_ref() == Some(&worker) && key.name != key_name;
         if let Some(other) = keys.iter().find(speaks_for_it) {
             let message = format!("The key '{}' is for the worker '{worker}' too: revoke it (bloom-runtime key revoke)", other.name);
@@ -108,7 +107,7 @@ impl Pools {
     /// Revokes the key of a pod that is gone for good, and removes its Secret.
     pub(super) async fn drop_key(&self, identity: &Identity, ordinal: u32) -> Result<(), Error> {
         let name = format!("{}{ordinal}", prefix(identity.uid));
-        // If it has been revoked before, this is refused.
+        // This is refused if the key was already revoked.
         self.submit(identity, op::RevokeKey { name }).await?.ok();
         let secrets: Api<Secret> = Api::namespaced(self.context.client.clone(), &identity.namespace);
         match within_limit(secrets.get_opt(&pod_name(identity, ordinal))).await? {

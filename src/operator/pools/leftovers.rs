@@ -1,4 +1,4 @@
-//! What pods leave behind when they are gone for good: keys, Secrets and workers.
+//! Removes what pods leave behind when they are gone for good: keys, Secrets and workers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use super::{Memory, Pools, keys};
 use crate::AgentKeys;
 use crate::object::{Error, Identity, is_of_other};
 
-/// Pools whose finalizer was removed by hand are looked for this often.
+/// How often to look for keys of pools whose finalizer was removed by hand.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
-/// The numbers of pods that are gone and of which something may be left. A worker with a task is left alone until the task's lease has ended.
+/// The numbers of pods that are gone and may have left something. A worker with a task is left alone until the task's lease has ended.
 pub(crate) fn of(seen: &Seen, steps: &[Step], known: Option<&BTreeSet<u32>>) -> Vec<u32> {
     let number = |name: &str| name.rsplit_once('-').and_then(|(prefix, _)| ordinal_of(&format!("{prefix}-"), name));
     let offline = seen.workers.iter().filter(|(worker, _)| !worker.is_online()).filter_map(|(worker, _)| number(&worker.id));
@@ -31,7 +31,7 @@ pub(crate) fn of(seen: &Seen, steps: &[Step], known: Option<&BTreeSet<u32>>) -> 
 }
 
 impl Pools {
-    /// Learns which pods may have left something, if that is not known.
+    /// Finds out which pods may have left something, if that is not known.
     pub(super) async fn recall(&self, identity: &Identity, memory: &mut Memory) -> Result<(), Error> {
         if memory.ordinals.is_none() {
             let keys = self.context.store.api_keys().await?;
@@ -53,15 +53,15 @@ impl Pools {
         if self.context.options.agent_keys == AgentKeys::Named {
             self.drop_key(identity, ordinal).await?;
         }
-        // If it has never registered, or somebody has removed it before, this is refused.
+        // This is refused if the worker has never registered, or was already removed.
         self.submit(identity, op::RemoveWorker { worker: worker_name(identity, ordinal) }).await?.ok();
         Ok(())
     }
 }
 
-/// Revokes the keys of pools that are gone without this program: somebody has removed their finalizer.
+/// Revokes the keys of pools that were deleted without this program, because somebody removed their finalizer.
 pub(crate) async fn sweep(pools: Arc<Pools>, namespace: Option<String>) {
-    // Only a watch that has shown all objects tells which are gone.
+    // Only a watch that has shown all objects can tell which are gone.
     if pools.objects.wait_until_ready().await.is_err() {
         return std::future::pending().await;
     }
@@ -74,10 +74,10 @@ pub(crate) async fn sweep(pools: Arc<Pools>, namespace: Option<String>) {
 }
 
 async fn sweep_once(pools: &Pools, namespace: Option<&str>) -> Result<(), Error> {
-    // Read before the objects: a pool is known before it has keys.
+    // The keys are read before the objects, because a pool is known before it has keys.
     let all = pools.context.store.api_keys().await?;
     let objects = pools.objects.state();
-    // The keys of a pool that somebody has given to another server are of no use here.
+    // The keys of a pool that now belongs to another server are of no use here.
     let own = objects.iter().filter(|pool| !is_of_other(&pools.context, pool.meta()));
     let known: BTreeSet<Uuid> = own.filter_map(|pool| pool.uid()?.parse().ok()).collect();
     pools.memories.lock().retain(|pool, _| known.contains(pool));

@@ -1,8 +1,9 @@
-//! The controller of WorkerPools: agents that run as pods. The pods are its own, not those of a StatefulSet, because only this controller
-//! knows which of them are idle.
+//! The controller of WorkerPools, whose agents run as pods. The controller manages the pods itself instead of using a StatefulSet, because
+//! only it knows which of them are idle.
 //!
-//! What a pool is doing is in its pods: one that is being drained says so in an annotation. A reconcile plans from what the watch has shown;
-//! if there is something to do, it reads the pods from the API server and plans again, so that it never acts on an old picture.
+//! The state of a pool is kept in its pods: a pod that is being drained has an annotation that says so. A reconcile plans with what the
+//! watch has shown. If there is something to do, it reads the pods from the API server and plans again, so that it never acts on outdated
+//! information.
 
 mod accept;
 mod act;
@@ -54,23 +55,23 @@ use observe::Seen;
 use scale::{PodState, Surplus};
 use status::View;
 
-/// An object of which the API server accepted more than this program can read must not stop the others.
+/// An object that the API server accepted and this program can't read must not stop the others.
 type Readable = DeserializeGuard<WorkerPool>;
 
-/// The pool stays until its pods are gone, and their keys are revoked.
+/// Keeps the pool until its pods are gone and their keys are revoked.
 const FINALIZER: Finalizer = Finalizer { kind: "WorkerPool", name: "bloom-runtime.dev/pods" };
-/// Pools that are reconciled at a time.
+/// How many pools are reconciled at a time.
 const CONCURRENCY: u16 = 8;
 const WAKEUPS: usize = 256;
-/// How long a pool waits for the watch of pods to begin.
+/// How long a pool waits for the first result of the watch of pods.
 const PODS_LIMIT: Duration = Duration::from_secs(10);
-/// After an error of the database or of the API server.
+/// The wait after an error of the database or of the API server.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
-/// A pool whose pods are not all online is looked at again after this time: a Secret may be damaged.
+/// When a pool whose pods are not all online is checked again, because a Secret may be damaged.
 const LOOK_AFTER_PODS: Duration = Duration::from_secs(10);
-/// An autoscaled pool is looked at again after this time: a queue may have been resumed.
+/// When an autoscaled pool is checked again, because a queue may have been resumed.
 const LOOK_AFTER_QUEUE: Duration = Duration::from_secs(30);
-/// What is wrong outside the cluster, such as a setting, is looked at again after this time.
+/// When a problem outside of the cluster, such as a setting, is checked again.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
 
 /// Why a pool is not served, or why its pods do not run.
@@ -86,12 +87,12 @@ impl Problem {
         Self { reason: reason.into(), message }
     }
 
-    /// With a reason of the cluster.
+    /// A problem whose reason comes from the cluster.
     fn new_owned(reason: &str, message: String) -> Self {
         Self { reason: reason.to_owned().into(), message }
     }
 
-    /// The refusal of a call by the API server, which another try would not change.
+    /// The problem if the API server has refused a call and another try would not change that.
     ///
     /// # Errors
     /// Other errors of the call.
@@ -107,21 +108,21 @@ fn is_refusal(status: &Status) -> bool {
     (400..500).contains(&status.code) && !matches!(status.code, 401 | 408 | 409 | 429)
 }
 
-/// What is remembered of a pool. If it is lost, a delay begins again, or a call is made twice; nothing goes wrong.
+/// What is remembered about a pool. If it is lost, a delay begins again or a call is made twice, which does no harm.
 #[derive(Default)]
 struct Memory {
     /// Since when an autoscaled pool has needed fewer pods.
     surplus: Option<Surplus>,
     backoff: Backoff,
-    /// That of the object when it was looked at last.
+    /// The generation of the object when it was last reconciled.
     generation: Option<i64>,
     /// Why the last pod could not be created.
     refusal: Option<Problem>,
-    /// The refusal that an event has told.
+    /// The refusal that was last reported by an event.
     told: Option<Problem>,
     /// The numbers of pods that may have left a key, a Secret or a worker; `None` if that is not known.
     ordinals: Option<BTreeSet<u32>>,
-    /// When that which pods need to start was looked at last, and what was wrong.
+    /// When the prerequisites of starting pods were last checked, and what was wrong.
     checked: Option<(Instant, Option<Problem>)>,
     written: Option<Written<WorkerPoolStatus>>,
 }
@@ -130,7 +131,7 @@ struct Memory {
 struct Pools {
     context: Arc<Context>,
     reconciler: Arc<Reconciler>,
-    /// The objects and their pods, as the watches have shown them last.
+    /// The objects and their pods, as the watches last showed them.
     objects: Store<Readable>,
     pods: Store<Pod>,
     memories: Mutex<HashMap<Uuid, Memory>>,
@@ -187,7 +188,7 @@ impl Pools {
         if !FINALIZER.add::<WorkerPool>(&self.context, object.meta()).await? {
             return Ok(Action::await_change());
         }
-        // An object is never reconciled twice at a time.
+        // The memory can be taken out, because an object is never reconciled twice at the same time.
         let mut memory = self.memories.lock().remove(&identity.uid).unwrap_or_default();
         let outcome = match &object.0 {
             Ok(pool) => self.serve(pool, &identity, &mut memory).await,
@@ -204,7 +205,7 @@ impl Pools {
 
     async fn serve(&self, pool: &WorkerPool, identity: &Identity, memory: &mut Memory) -> Result<Action, Error> {
         if memory.generation != pool.metadata.generation {
-            // What was wrong may be right now.
+            // The change may have corrected what was wrong.
             memory.generation = pool.metadata.generation;
             memory.backoff = Backoff::default();
         }
@@ -229,7 +230,7 @@ impl Pools {
             Ok(ready) => ready,
             Err(problem) => return self.report(&pool.metadata, &before, &problem, identity, memory).await,
         };
-        // Only now, so that a task that one of the workers takes meanwhile is not missed.
+        // The workers are read after the ready tasks, so that a task that a worker takes in between is not missed.
         let mut seen = self.watched(identity, &template);
         let (desired, look_again) = desired(pool, &ready, &seen, memory);
         let mut steps = scale::steps(desired, &seen.states);

@@ -1,4 +1,4 @@
-//! What pods need to start: a key that works, and profiles.
+//! What pods need to start: a valid key, and profiles.
 
 use std::time::Instant;
 
@@ -9,8 +9,8 @@ use super::{LOOK_AFTER_PODS, Memory, Pools, Problem};
 use crate::object::Error;
 
 impl Pools {
-    /// Looks at what the pods need that are not online, every few seconds, and remembers what is missing. The others are left alone: their
-    /// agents have read their keys and profiles.
+    /// Checks every few seconds what pods need that are not online, and remembers what is missing. Online pods are left alone, because
+    /// their agents have already read their keys and profiles.
     pub(super) async fn check_needs(&self, setup: &Setup<'_>, seen: &Seen, memory: &mut Memory) -> Result<(), Error> {
         if memory.checked.as_ref().is_some_and(|(at, _)| at.elapsed() < LOOK_AFTER_PODS) {
             return Ok(());
@@ -23,7 +23,7 @@ impl Pools {
         Ok(())
     }
 
-    /// Makes the keys of starting pods work. Returns why one can't.
+    /// Repairs the keys of starting pods. Returns the problem if one can't be repaired.
     async fn mend_keys(&self, setup: &Setup<'_>, seen: &Seen) -> Result<Option<Problem>, Error> {
         let mut problem = None;
         for pod in seen.states.iter().filter(|pod| pod.phase == Phase::Starting && pod.is_current && pod.leases == 0) {

@@ -1,4 +1,4 @@
-//! What a pool consists of now: its pods and their workers.
+//! The current state of a pool: its pods and their workers.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use super::{Pools, Problem};
 use crate::api::within_limit;
 use crate::object::{Error, Identity};
 
-/// A pod that is still there this long after its grace is on a node that does not answer.
+/// If a pod still exists this long after its grace period, its node does not answer.
 const STUCK_AFTER_SECONDS: i64 = 30;
 
-/// The pods of one pool with their workers, and what matters of them.
+/// The pods of one pool and their workers, with their relevant properties.
 pub(crate) struct Seen {
-    /// By number.
+    /// The pods with their numbers.
     pub pods: Vec<(u32, Pod)>,
-    /// With the tasks that they have.
+    /// The workers, each with the tasks that it holds.
     pub workers: Vec<(Worker, Vec<TaskId>)>,
     /// In the order of the pods.
     pub states: Vec<PodState>,
@@ -36,7 +36,7 @@ impl Seen {
         self.pods.iter().find(|(other, _)| *other == ordinal).map(|(_, pod)| pod)
     }
 
-    /// Why a pod does not start, or what its worker complains of.
+    /// Why a pod does not start, or the error that its worker reports.
     pub(crate) fn trouble(&self) -> Option<Problem> {
         let failing = |(worker, _): &(Worker, Vec<TaskId>)| {
             let text = format!("The worker {} reports an error: its credentials may have been refused; its log tells more", worker.id);
@@ -54,13 +54,13 @@ impl Pools {
         workers
     }
 
-    /// The pool as the watch has shown it.
+    /// The pool as the watch last showed it.
     pub(super) fn watched(&self, identity: &Identity, template: &str) -> Seen {
         let pods = self.pods.state().into_iter().filter(|pod| pod.metadata.namespace.as_ref() == Some(&identity.namespace));
         self.seen(identity, template, pods.map(|pod| (*pod).clone()).collect())
     }
 
-    /// The pool as the API server says it is.
+    /// The pool as the API server reports it now.
     pub(super) async fn read(&self, identity: &Identity, template: &str) -> Result<Seen, Error> {
         let pods = self.pods_api(identity);
         let of_pool = ListParams::default().labels(&format!("{POOL}={}", identity.name));

@@ -22,7 +22,7 @@ pub(crate) const POOL: &str = "bloom-runtime.dev/pool";
 pub(crate) const TEMPLATE: &str = "bloom-runtime.dev/template";
 /// Why a pod is being drained.
 pub(crate) const DRAIN: &str = "bloom-runtime.dev/drain";
-/// The entry of a pod's Secret.
+/// The entry of a pod's Secret that contains the key.
 pub(crate) const KEY: &str = "key";
 
 const CONTAINER: &str = "agent";
@@ -32,11 +32,11 @@ const WORK_DIR: &str = "/var/lib/bloom-agent";
 const HOME: &str = "/var/lib/bloom-agent/home";
 const KEY_DIR: &str = "/etc/bloom-runtime/key";
 const PROFILES_DIR: &str = "/etc/bloom-runtime/profiles";
-/// Only the user and the group of the agent read its key: it warns of a file that everybody can read.
+/// Only the user and the group of the agent can read its key. The agent warns about a file that everybody can read.
 const KEY_MODE: i32 = 0o440;
-/// What an agent needs after its grace to stop runs and to hand their tasks back.
+/// How long an agent needs after its grace period to stop runs and hand their tasks back.
 const HAND_BACK_SECONDS: i64 = 30;
-/// An autoscaler of nodes must not move pods: their runs would end.
+/// Keeps the cluster autoscaler from moving pods, because their runs would end.
 const KEEP_ON_NODE: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
 
 /// A pool with everything that its pods are made from.
@@ -52,7 +52,7 @@ pub(crate) struct Setup<'a> {
     pub has_keys: bool,
 }
 
-/// What the names of a pool's workers begin with. No name of a namespace has a dot, so no other pool has it.
+/// The prefix of the names of a pool's workers. Names of namespaces contain no dot, so no other pool has the same prefix.
 pub(crate) fn worker_prefix(identity: &Identity) -> String {
     format!("{}.{}-", identity.namespace, identity.name)
 }
@@ -70,7 +70,7 @@ fn claim_name(identity: &Identity, ordinal: u32) -> String {
     format!("workspace-{}", pod_name(identity, ordinal))
 }
 
-/// The number at the end of a name; `None` if the name is another pool's, or not written as this program does.
+/// The number at the end of a name; `None` if the name belongs to another pool, or is not written in the way of this program.
 pub(crate) fn ordinal_of(prefix: &str, name: &str) -> Option<u32> {
     let digits = name.strip_prefix(prefix)?;
     digits.parse().ok().filter(|ordinal: &u32| ordinal.to_string() == digits)
@@ -111,7 +111,7 @@ impl Setup<'_> {
     }
 
     /// # Errors
-    /// An affinity that is none.
+    /// The affinity of the pool is not valid.
     pub(crate) fn pod(&self, ordinal: u32) -> serde_json::Result<Pod> {
         let mut pod = self.bare_pod(ordinal)?;
         pod.metadata.annotations.get_or_insert_default().insert(TEMPLATE.to_owned(), self.template()?);
@@ -189,14 +189,15 @@ impl Setup<'_> {
                 run_as_non_root: Some(true),
                 ..SecurityContext::default()
             }),
-            // If the agent ends with an error, the pool shows its last words.
+            // If the agent ends with an error, the pool shows the end of its log.
             termination_message_policy: Some("FallbackToLogsOnError".into()),
             volume_mounts: Some(mounts),
             ..Container::default()
         }
     }
 
-    /// The pool's own variables come last, so that no others replace them; only HOME may be another one.
+    /// The environment of the container. The operator's own variables come last, so that no others replace them. Only HOME may be set by
+    /// the pool.
     fn environment(&self, ordinal: u32) -> Vec<EnvVar> {
         let spec = &self.pool.spec;
         let has_home = spec.env.iter().any(|one| one.name == "HOME");
@@ -215,7 +216,7 @@ impl Setup<'_> {
         ];
         let own = home.into_iter().chain(own).chain(key_file).chain(profiles).chain(runner);
         let own = own.map(|(name, value)| EnvVar { name: name.to_owned(), value: Some(value), value_from: None });
-        // An object from before the rule of the schema may have others.
+        // An object that was created before the schema forbade such names may have them.
         spec.env.iter().filter(|one| !one.name.starts_with("BLOOM_")).cloned().chain(own).collect()
     }
 

@@ -13,7 +13,7 @@ use crate::object::Error;
 const DEFAULT_PROFILE: &str = "default";
 
 impl Pools {
-    /// The agents whose tasks the workers run: those of the profiles; `None` = all.
+    /// The agents whose tasks the workers run, according to the profiles; `None` = all.
     pub(super) async fn agents(&self, setup: &Setup<'_>) -> Result<Result<Option<Vec<String>>, Problem>, Error> {
         let spec = &setup.pool.spec;
         let Some(profiles) = &spec.profiles else { return Ok(Ok(None)) };

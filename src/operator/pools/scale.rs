@@ -1,15 +1,15 @@
-//! How many pods a pool should have, and what to do about those that it has: pure functions.
+//! Decides how many pods a pool should have, and what to do with its present pods. All functions are pure.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use bloom_core::ids::TaskId;
 
-/// At most so many pods are created at a time.
+/// The most pods that are created at a time.
 const BATCH: usize = 16;
 
-/// A pool shrinks only if two counts this far apart allow it: a task that has left the queue, and of whose lease this replica has not heard
-/// yet, is in neither part of one count.
+/// A pool shrinks only if two counts allow it that are this far apart. A single count misses a task that has left the queue and of whose
+/// lease this replica has not heard yet.
 const COUNTED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Why a pod is being drained.
@@ -17,7 +17,7 @@ const COUNTED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 pub(crate) enum Drain {
     /// There are more pods than wanted.
     Surplus,
-    /// It is not as the pool says now.
+    /// The pod does not match the current template of the pool.
     Outdated,
 }
 
@@ -34,7 +34,7 @@ impl Drain {
     }
 }
 
-/// How far a pod is.
+/// The stage of a pod's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Its worker is not online (yet).
@@ -45,11 +45,11 @@ pub(crate) enum Phase {
     Ended,
     /// It is being deleted.
     Terminating,
-    /// It should have been gone for a while: its node does not answer.
+    /// It should have been gone for a while, so its node does not answer.
     Stuck,
 }
 
-/// What matters of a pod.
+/// The relevant properties of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PodState {
     pub ordinal: u32,
@@ -71,19 +71,19 @@ impl PodState {
         matches!(self.phase, Phase::Starting | Phase::Online)
     }
 
-    /// Whether it stays, or another one with its number takes its place.
+    /// Whether the pod stays, or is replaced by another one with its number.
     pub(crate) fn is_kept(&self) -> bool {
         self.phase != Phase::Stuck && self.drain != Some(Drain::Surplus)
     }
 }
 
-/// One step towards what is wanted.
+/// One step towards the desired state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Create(u32),
     /// Drain the pod.
     Drain(u32, Drain),
-    /// Cordon the worker of a pod that is being drained: it has registered since, or somebody has uncordoned it.
+    /// Cordon the worker of a pod that is being drained. It registered since, or somebody uncordoned it.
     Cordon(u32),
     /// Take the pod back into service.
     Keep(u32),
@@ -93,7 +93,7 @@ pub(crate) enum Step {
     Clear(u32),
 }
 
-/// What to do so that `desired` pods of the current template run.
+/// The steps towards `desired` running pods of the current template.
 pub(crate) fn steps(desired: usize, pods: &[PodState]) -> Vec<Step> {
     let kept: Vec<&PodState> = pods.iter().filter(|pod| pod.is_kept()).collect();
     let alive: Vec<&PodState> = kept.iter().filter(|pod| pod.is_alive()).copied().collect();
@@ -137,8 +137,8 @@ fn drained(pods: &[PodState], count: usize) -> Vec<Step> {
     candidates.into_iter().take(count).map(|pod| Step::Keep(pod.ordinal)).collect()
 }
 
-/// The pods to replace: at once those whose workers are not online, of the others one at a time, and only while all pods are online. A pod
-/// that is as the pool says again stays.
+/// The pods to replace. Those whose workers are not online are replaced at once. The others are replaced one at a time, and only while all
+/// pods are online. A pod that matches the template again is kept.
 fn replacements(kept: &[&PodState]) -> Vec<Step> {
     let is_current_again = |pod: &&&PodState| pod.is_alive() && pod.is_current && pod.drain.is_some();
     let mut steps: Vec<Step> = kept.iter().filter(is_current_again).map(|pod| Step::Keep(pod.ordinal)).collect();
@@ -157,27 +157,28 @@ fn free_ordinals(pods: &[PodState]) -> impl Iterator<Item = u32> + use<> {
     (0..).filter(move |ordinal| !taken.contains(ordinal))
 }
 
-/// The number of tasks that the pool has or could take. A task that was ready when those were read may be leased since, and counts once.
+/// The number of tasks that the pool holds or could take. A task may have been leased since the ready tasks were read, and is then in both
+/// lists, but counts once.
 pub(crate) fn tasks(ready: &[TaskId], leased: impl Iterator<Item = TaskId>) -> i64 {
     let all: BTreeSet<TaskId> = ready.iter().copied().chain(leased).collect();
     i64::try_from(all.len()).unwrap_or(i64::MAX)
 }
 
-/// How many pods are enough for so many tasks.
+/// How many pods are enough for this many tasks.
 pub(crate) fn recommended(tasks: i64, slots: i64, min: i64, max: i64) -> usize {
     let slots = slots.max(1);
     let enough = tasks.max(0).saturating_add(slots - 1) / slots;
     usize::try_from(enough.min(max).max(min)).unwrap_or(0)
 }
 
-/// Since when fewer pods were enough, and how many were enough at most since then.
+/// Since when fewer pods have been enough, and the most pods that were needed since then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Surplus {
     since: Instant,
     most: usize,
 }
 
-/// The number of pods of an autoscaled pool, which grows at once and shrinks after the delay. Returns when to look again, too.
+/// The number of pods of an autoscaled pool, which grows at once and shrinks after the delay. Also returns when to look again.
 pub(crate) fn with_delay(
     recommended: usize,
     current: usize,
@@ -197,7 +198,7 @@ pub(crate) fn with_delay(
         return (current, Some(left));
     }
     let enough = seen.most;
-    // If even fewer are enough now, that has to last as well.
+    // If even fewer pods are enough now, that must also last for the delay.
     *surplus = (enough > recommended).then_some(Surplus { since: now, most: recommended });
     (enough, (enough > recommended).then_some(delay))
 }
@@ -239,7 +240,7 @@ mod tests {
         assert_eq!(steps(1, &[pod(0), pod(1), busy(2)]), [Step::Drain(1, Drain::Surplus), Step::Drain(0, Drain::Surplus)]);
         assert_eq!(steps(1, &[busy(0), PodState { leases: 2, ..busy(1) }]), [Step::Drain(0, Drain::Surplus)]);
         assert_eq!(steps(1, &[at(Phase::Starting, pod(0)), pod(1)]), [Step::Drain(0, Drain::Surplus)]);
-        // Others that are about to go anyway are counted first.
+        // Pods that are about to go anyway are counted first.
         for phase in [Phase::Ended, Phase::Terminating, Phase::Stuck] {
             assert!(!steps(1, &[pod(0), at(phase, pod(1))]).contains(&Step::Drain(0, Drain::Surplus)), "{phase:?}");
         }
@@ -275,7 +276,7 @@ mod tests {
     #[test]
     fn outdated_pods_are_replaced_one_at_a_time() {
         assert_eq!(steps(2, &[old(busy(0)), old(pod(1))]), [Step::Drain(1, Drain::Outdated)]);
-        // The one that is drained keeps its place until it is gone.
+        // A pod that is being drained keeps its place until it is gone.
         assert_eq!(steps(2, &[old(pod(0)), old(marked(Drain::Outdated, busy(1)))]), []);
         assert_eq!(steps(2, &[old(pod(0)), old(marked(Drain::Outdated, pod(1)))]), [Step::Remove(1)]);
         assert_eq!(steps(2, &[old(pod(0)), at(Phase::Terminating, old(marked(Drain::Outdated, pod(1))))]), []);

@@ -1,4 +1,4 @@
-//! The status of a pool: pure functions of its pods and of what went wrong.
+//! The status of a pool, computed by pure functions from its pods and problems.
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -11,12 +11,12 @@ use crate::crds::pool::WorkerPoolStatus;
 use crate::object::Identity;
 use crate::words::{cut, time};
 
-/// Limit of messages; those of conditions may have 32 KiB.
+/// The size limit of messages. Kubernetes allows 32 KiB in conditions.
 const MESSAGE_BYTES: usize = 1_024;
 const ACCEPTED: &str = "Accepted";
 const READY: &str = "Ready";
 const PROGRESSING: &str = "Progressing";
-/// Reasons of waiting containers that pass by themselves.
+/// Reasons for a waiting container that are normal during its start.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 /// A condition without its times.
@@ -60,12 +60,12 @@ pub(crate) fn of(metadata: &ObjectMeta, before: &WorkerPoolStatus, setup: &Setup
     }
 }
 
-/// The status of a pool that is not served. Pods that it has already go on.
+/// The status of a pool that is not served. Its existing pods continue.
 pub(crate) fn refused(metadata: &ObjectMeta, before: &WorkerPoolStatus, problem: &Problem, now_ms: i64) -> WorkerPoolStatus {
     let of = |kind| Fact::new(kind, false, &problem.reason, problem.message.clone());
     WorkerPoolStatus {
         observed_generation: metadata.generation,
-        // The subresource for scaling shows no pool without it.
+        // The scale subresource does not work without the selector.
         selector: Some(format!("{POOL}={}", metadata.name.as_deref().unwrap_or_default())),
         conditions: [ACCEPTED, READY, PROGRESSING].map(|kind| condition(metadata, before, of(kind), now_ms)).into(),
         ..before.clone()
@@ -124,7 +124,7 @@ pub(crate) fn trouble(pod: &Pod) -> Option<Problem> {
     }
     let container = status.container_statuses.iter().flatten().next()?;
     let state = container.state.as_ref()?;
-    // Before the next start, the container waits; at first it only has ended.
+    // A container that has ended is first in the state `terminated`, and then waits for its next start.
     let end = state.terminated.as_ref().or_else(|| container.last_state.as_ref()?.terminated.as_ref());
     let end = end.filter(|end| end.exit_code != 0);
     let (reason, message) = match (&state.waiting, &state.terminated) {

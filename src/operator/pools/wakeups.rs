@@ -1,4 +1,5 @@
-//! Which pools to reconcile because of changes in the engine: of their workers, of what these hold, and of tasks that they could take.
+//! Finds the pools to reconcile after changes in the engine: of their workers, of the tasks that these hold, and of tasks that they could
+//! take.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,12 +17,12 @@ use super::pod::worker_prefix;
 use crate::Context;
 use crate::object::Identity;
 
-/// Changes are gathered for this long: a busy queue changes all the time.
+/// How long changes are gathered, because a busy queue changes all the time.
 const GATHER: Duration = Duration::from_millis(500);
-/// All pools are looked at this often: a wake-up may be lost.
+/// How often all pools are reconciled, because a wake-up may be lost.
 const RESYNC_EVERY: Duration = Duration::from_secs(600);
 
-/// What the pools to reconcile depend on.
+/// The gathered changes that determine which pools to reconcile.
 #[derive(Default)]
 struct Changed {
     workers: BTreeSet<WorkerId>,
@@ -29,7 +30,7 @@ struct Changed {
     all: bool,
 }
 
-/// Sends the pools that are concerned to `one`.
+/// Sends the affected pools to `one`.
 pub(crate) async fn follow(context: Arc<Context>, pools: Store<Readable>, one: Sender<ObjectRef<Readable>>) {
     let mut changes = context.engine.replica.subscribe();
     let mut revisions = HashMap::new();
@@ -78,7 +79,7 @@ impl Changed {
             self.workers.extend(task.last_lease.as_ref().map(|lease| lease.worker_id.clone()));
         }
         for worker in &changes.workers {
-            // A sign of life changes nothing else.
+            // A sign of life alone does not change the revision of a worker.
             if revisions.insert(worker.id.clone(), worker.revision) != Some(worker.revision) {
                 self.workers.insert(worker.id.clone());
             }
@@ -89,7 +90,7 @@ impl Changed {
         }
     }
 
-    /// The pool, if it has to be reconciled.
+    /// The pool, if it must be reconciled.
     fn concerns(&self, pool: &Readable) -> Option<ObjectRef<Readable>> {
         let pool = pool.0.as_ref().ok()?;
         let identity = Identity::of(&pool.metadata).ok()?;

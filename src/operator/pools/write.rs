@@ -1,4 +1,4 @@
-//! Writes statuses: only what differs, and the number of busy pods at most every ten seconds.
+//! Writes statuses: only differences, and the number of busy pods at most every ten seconds.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::difference::difference;
 use crate::object::{Error, Identity};
 use crate::status::{Written, json};
 
-/// Between two writes if only the number of busy pods has changed.
+/// The pause between two writes if only the number of busy pods has changed.
 const PAUSE: Duration = Duration::from_secs(10);
 
 impl Memory {
-    /// The status that the object has.
+    /// The current status of the object.
     pub(crate) fn shown(&self, pool: &WorkerPool) -> WorkerPoolStatus {
         Written::shown(self.written.as_ref(), &pool.metadata, pool.status.as_ref())
     }
 
-    /// The status that was written last, for an object that can't be read.
+    /// The last status that was written, for an object that can't be read.
     pub(crate) fn last_written(&self) -> WorkerPoolStatus {
         self.written.as_ref().map(|last| last.status.clone()).unwrap_or_default()
     }

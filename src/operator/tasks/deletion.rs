@@ -1,4 +1,4 @@
-//! The end of an object: its run is stopped first, but never for long.
+//! The deletion of an object. Its run is stopped first, but the deletion does not wait for it for long.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use super::{Error, Identity, RETRY_AFTER, Tasks};
 use crate::crds::LLMTask;
 use crate::object::Finalizer;
 
-/// Its object stays until the run has ended.
+/// Keeps the object until its run has ended.
 pub(crate) const FINALIZER: Finalizer = Finalizer { kind: "LLMTask", name: "bloom-runtime.dev/run" };
-/// How long a deletion waits for the end of the run. Its worker may be gone, or the database; the run then ends with its lease.
+/// How long a deletion waits for the end of the run. The worker or the database may be unavailable; then the run ends with its lease.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Tasks {
-    /// `ttl_sec` is how long the object of a finished task would have stayed.
+    /// Stops the run and removes the finalizer. `ttl_sec` is how long the object of a finished task would have been kept.
     pub(super) async fn finalize(&self, metadata: &ObjectMeta, identity: &Identity, ttl_sec: Option<i64>) -> Result<Action, Error> {
         if !FINALIZER.is_on(metadata) {
             return Ok(Action::await_change());
@@ -34,7 +34,7 @@ impl Tasks {
         Ok(if removed { Action::await_change() } else { Action::requeue(RETRY_AFTER) })
     }
 
-    /// Cancels the task. Returns whether it has ended.
+    /// Cancels the task. Returns whether the task has ended.
     async fn stop_run(&self, identity: &Identity, ttl_sec: Option<i64>) -> Result<bool, Error> {
         let Some(row) = self.context.store.task_of_object(identity.uid).await? else { return Ok(true) };
         let mut state = row.state;
@@ -52,7 +52,7 @@ impl Tasks {
         Ok(true)
     }
 
-    /// Whether another object has used the same idempotency key: it shows the same task, which must stay.
+    /// Whether another object uses the same idempotency key. It shows the same task, so the task must be kept.
     fn is_shown_by_another(&self, identity: &Identity, key: &str) -> bool {
         let uses_it = |task: &LLMTask| {
             let own = task.spec.idempotency_key.as_ref().map(|own| qualified(&identity.namespace, own));

@@ -1,5 +1,5 @@
-//! What Kubernetes Events tell of a task: what a person who runs `kubectl describe` asks about. It is told once, with the write of the status
-//! that shows the change.
+//! Kubernetes Events about a task, for people who run `kubectl describe`. An event is published once, when the status that shows the change
+//! is written.
 
 use bloom_core::Ms;
 use bloom_core::task::{LeaseStatus, TaskState, WaitingReason};
@@ -9,13 +9,13 @@ use kube::runtime::events::{Event, EventType};
 use crate::crds::task::LLMTaskStatus;
 use crate::events::event;
 
-/// A task for which no worker has had room for this long is worth a warning.
+/// How long no worker must have had room for a task before that is worth a warning.
 const NO_ROOM_AFTER_MS: Ms = 300_000;
 
-/// What is worth telling about the step from one status to the next.
+/// The event for the change from one status to the next, if it is worth one.
 pub(crate) fn of_change(before: &LLMTaskStatus, after: &LLMTaskStatus, state: &TaskState) -> Option<Event> {
     let (before, lease, phase) = (before.phase.as_deref(), before.lease_name.as_ref(), after.phase.as_deref()?);
-    // Between two looks, one attempt may have ended and the next one begun.
+    // Between two reconciles, one attempt may have ended and the next one begun.
     if before == Some(phase) && lease == after.lease_name.as_ref() {
         return None;
     }
@@ -42,7 +42,7 @@ pub(crate) fn of_change(before: &LLMTaskStatus, after: &LLMTaskStatus, state: &T
     })
 }
 
-/// That no worker has had room for a while; told again as long as that lasts.
+/// The event that no worker has had room for a while. It is repeated as long as that lasts.
 pub(crate) fn of_waiting(waiting: Option<&WaitingState>, state: &TaskState, now: Ms) -> Option<Event> {
     let has_no_room = |reason| {
         matches!(reason, WaitingReason::NoWorker | WaitingReason::NoCapacity | WaitingReason::Cordoned | WaitingReason::WorkerPaused)

@@ -1,4 +1,4 @@
-//! The object of a task's active lease: it is there as long as the lease. If somebody deletes it, the lease is revoked.
+//! The object of a task's active lease, which exists as long as the lease. If somebody deletes the object, the lease is revoked.
 
 use bloom_core::ids::LeaseId;
 use bloom_core::op;
@@ -15,11 +15,11 @@ use crate::crds::lease::TaskLeaseSpec;
 use crate::crds::{LLMTask, TaskLease};
 use crate::words::{cut, time};
 
-/// How much of the task's name the name of its lease has: names of objects have 253 characters at most.
+/// How much of the task's name is used in the name of its lease. Names of objects have at most 253 characters.
 const NAME_BYTES: usize = 200;
 
 impl Tasks {
-    /// Makes the object of the active lease exist, and no other of the task. Returns the task as it is then.
+    /// Makes sure that the object of the active lease exists, and no other lease object of the task. Returns the resulting task.
     pub(super) async fn keep_lease_object(&self, task: &LLMTask, identity: &Identity, row: TaskRow) -> Result<TaskRow, Error> {
         let TaskRow { spec, state } = row;
         if !is_own(&spec, identity) {
@@ -28,7 +28,7 @@ impl Tasks {
         let api: Api<TaskLease> = Api::namespaced(self.context.client.clone(), &identity.namespace);
         let shown = self.statuses.shown(task, identity).lease_name;
         let wanted = state.lease.as_ref().map(|lease| name(identity, lease.id));
-        // The status may have been edited: only a lease of this task is removed.
+        // Somebody may have edited the status, so only a lease of this task is removed.
         if let Some(old) = shown.as_ref().filter(|shown| Some(*shown) != wanted.as_ref() && shown.starts_with(&prefix(identity))) {
             self.delete_lease_object(identity, old).await?;
         }
@@ -60,17 +60,17 @@ fn prefix(identity: &Identity) -> String {
     format!("{}-", cut(&identity.name, NAME_BYTES).trim_end_matches(['.', '-']))
 }
 
-/// Unique by the lease, so creating it twice is creating it once.
+/// The name of the object. It contains the lease, so creating the object twice has no further effect.
 pub(crate) fn name(identity: &Identity, lease: LeaseId) -> String {
     format!("{}{}", prefix(identity), lease.simple())
 }
 
-/// Whether the object belongs to this one: it is removed with it.
+/// Whether the lease object belongs to this LLMTask, with which it is removed.
 pub(crate) fn is_of(lease: &TaskLease, identity: &Identity) -> bool {
     lease.metadata.owner_references.iter().flatten().any(|owner| owner.uid == identity.uid.to_string())
 }
 
-/// The object of the current attempt, or of the last one, for events. It may be gone.
+/// A reference to the lease object of the current or the last attempt, for events. The object may be gone.
 pub(crate) fn reference(identity: &Identity, state: &TaskState) -> Option<ObjectReference> {
     let lease = state.lease.as_ref().map(|lease| lease.id).or(state.last_lease.as_ref().map(|last| last.id))?;
     let object = ObjectMeta { name: Some(name(identity, lease)), namespace: Some(identity.namespace.clone()), ..ObjectMeta::default() };

@@ -1,4 +1,4 @@
-//! The controller of LLMTasks: what the object wants becomes commands, what the database says becomes its status.
+//! The controller of LLMTasks. The spec of an object becomes commands, and the state in the database becomes its status.
 
 mod deletion;
 mod events;
@@ -38,29 +38,30 @@ use deletion::FINALIZER;
 use status::{Problem, Shown};
 use write::StatusWriter;
 
-/// An object of which the API server accepted more than this program can read must not stop the others.
+/// An object that the API server accepted and this program can't read must not stop the others.
 type Readable = DeserializeGuard<LLMTask>;
 
-/// Objects that are reconciled at a time.
+/// How many objects are reconciled at a time.
 const CONCURRENCY: u16 = 16;
-/// Objects whose task has changed, and which wait to be reconciled.
+/// How many objects with changed tasks can wait to be reconciled.
 const WAKEUPS: usize = 1_024;
-/// A queued task is looked at again after this time: why it waits may have changed without a change of the task.
+/// When a queued task is checked again, because the reason why it waits may have changed without a change of the task.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
-/// A change of the task wakes only its own object, not another one with the same idempotency key.
+/// When an object that shows the task of another object is checked again. A change of the task wakes only the task's own object, not others
+/// with the same idempotency key.
 const LOOK_AT_OTHERS: Duration = Duration::from_secs(10);
-/// How soon a free worker takes a task.
+/// How long a free worker needs to take a task.
 const MOMENT: Duration = Duration::from_secs(1);
-/// By then, the watch has shown what was written to an object before its task was created.
+/// How long after the creation of its task the watch has shown everything that was written to an object before.
 const WATCH_SHOWS_AFTER: Duration = Duration::from_secs(5);
-/// After an error of the database or of the API server.
+/// The wait after an error of the database or of the API server.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// What the reconciler of one watch needs.
 pub(crate) struct Tasks {
     context: Arc<Context>,
     reconciler: Arc<Reconciler>,
-    /// The objects, as the watch has shown them last.
+    /// The objects, as the watch last showed them.
     objects: Store<Readable>,
     leases: Store<TaskLease>,
     statuses: StatusWriter,
@@ -102,7 +103,7 @@ pub(crate) async fn control(context: Arc<Context>, namespace: Option<String>, re
     }
 }
 
-/// Keeps the memory of the watch small: a prompt that is in the database, and the record of who wrote which field.
+/// Saves memory in the watch: drops the prompt if it is in the database, and the record of who wrote which field.
 fn forget_what_is_stored(object: &mut Readable) {
     let Ok(task) = &mut object.0 else { return };
     task.metadata.managed_fields = None;
@@ -144,7 +145,7 @@ impl Tasks {
         let had_task = task.status.as_ref().is_some_and(|status| status.task_id.is_some());
         let row = match self.task_of(task, &identity).await? {
             Some(row) => row,
-            // Somebody has removed the annotation of another server.
+            // The object had a task, but has no annotation: somebody removed the annotation of another server.
             None if had_task && operator_of(metadata).is_none() => return Ok(Action::await_change()),
             None if had_task => return self.without_task(task, &identity).await,
             None if !FINALIZER.add::<LLMTask>(&self.context, metadata).await? => return Ok(Action::await_change()),
@@ -173,8 +174,8 @@ impl Tasks {
         self.next(task, &identity, &row, written).await
     }
 
-    /// Sets the finalizer and the annotation again that somebody has removed, as `kubectl replace` does. Of a new task, the watch may not show
-    /// them yet: returns when to look again.
+    /// Restores the finalizer and the annotation if somebody removed them, as `kubectl replace` does. For a new task, the watch may not
+    /// show them yet; then returns when to look again.
     async fn keep_marked(&self, metadata: &ObjectMeta, identity: &Identity, row: &TaskRow) -> Result<Option<Duration>, Error> {
         if !is_own(&row.spec, identity) || (FINALIZER.is_on(metadata) && operator_of(metadata).is_some()) {
             return Ok(None);
@@ -194,12 +195,12 @@ impl Tasks {
         }
         let id = task.status.as_ref().and_then(|status| status.task_id.as_ref()?.parse().ok());
         let (Some(id), Some(key)) = (id, &task.spec.idempotency_key) else { return Ok(None) };
-        // Whatever id somebody has written into the status: only a task with this key of this namespace is shown.
+        // Somebody may have written any id into the status, so only a task with this key and namespace is shown.
         let key = qualified(&identity.namespace, key);
         Ok(self.context.store.task(id).await?.filter(|row| row.spec.idempotency_key.as_ref() == Some(&key)))
     }
 
-    /// The object has had a task, which was removed from the database.
+    /// Handles an object whose task was removed from the database.
     async fn without_task(&self, task: &LLMTask, identity: &Identity) -> Result<Action, Error> {
         let before = self.statuses.shown(task, identity);
         if !status::has_ended(&before) {
@@ -208,7 +209,7 @@ impl Tasks {
         Ok(Action::await_change())
     }
 
-    /// Nothing can be created yet.
+    /// Shows that no task can be created yet, and tries again later.
     async fn wait_for(&self, task: &LLMTask, identity: &Identity, problem: Problem) -> Result<Action, Error> {
         let again = problem.look_again;
         let before = self.statuses.shown(task, identity);
@@ -216,13 +217,13 @@ impl Tasks {
         Ok(Action::requeue(again))
     }
 
-    /// A worker is free for a new task: that it was queued for a moment is not worth a write.
+    /// Whether a worker is free for a new task. That a task was queued for a moment is not worth a write.
     fn is_about_to_run(&self, state: &TaskState, shown: &Shown) -> bool {
         let age = self.context.engine.clock.now() - state.created_at();
         state.is_ready() && shown.waiting.is_none() && u128::try_from(age).is_ok_and(|age| age < MOMENT.as_millis())
     }
 
-    /// What the status shows besides the rows of the task.
+    /// Reads what the status shows besides the rows of the task.
     async fn look(&self, identity: &Identity, row: &TaskRow) -> Result<Shown, Error> {
         let state = &row.state;
         let last = state.last_lease.as_ref().filter(|_| state.lease.is_none());
@@ -240,10 +241,10 @@ impl Tasks {
         Ok(Shown { last_lease, result, waiting, lease_name, public_url: self.context.options.public_url.clone() })
     }
 
-    /// Changes the task as the object was changed.
+    /// Applies changes of the object to the task.
     async fn steer(&self, task: &LLMTask, identity: &Identity, row: TaskRow) -> Result<TaskRow, Error> {
         let TaskRow { spec, mut state } = row;
-        // The task of another object, which has used the same idempotency key, is only shown.
+        // A task that belongs to another object with the same idempotency key is only shown, not changed.
         if !is_own(&spec, identity) {
             return Ok(TaskRow { spec, state });
         }
@@ -269,8 +270,8 @@ impl Tasks {
         Ok(TaskRow { spec, state })
     }
 
-    /// Executes a command. If the task is no longer as the command needs it, its state stays as it is known: the change that came between
-    /// reconciles the object again.
+    /// Executes a command and returns the new state. If the command is rejected because the task has changed, returns `known`; the change
+    /// causes another reconcile of the object.
     async fn submit_or<O>(&self, identity: &Identity, op: O, known: TaskState) -> Result<TaskState, Error>
     where
         O: Operation<Reply = TaskState> + Into<bloom_core::command::Op>,
@@ -293,7 +294,7 @@ impl Tasks {
         }
     }
 
-    /// When to look at the object again, unless something changes before. Removes the object at the end of its time.
+    /// When to reconcile the object again, unless something changes before. Removes the object when its TTL is over.
     async fn next(&self, task: &LLMTask, identity: &Identity, row: &TaskRow, written: Option<Duration>) -> Result<Action, Error> {
         let state = &row.state;
         if let Some(later) = written {
@@ -312,7 +313,7 @@ impl Tasks {
         }
     }
 
-    /// How long the object of a finished task stays, with this time after its end; `None` if it has no end.
+    /// How much longer the object of a finished task is kept; `None` if the task has not finished, or there is no TTL.
     fn remains(&self, ttl_sec: Option<i64>, state: &TaskState) -> Option<Duration> {
         let end = state.finished_at.filter(|_| state.status.is_final())?.saturating_add(ttl_sec?.saturating_mul(1000));
         Some(Duration::from_millis(u64::try_from(end - self.context.engine.clock.now()).unwrap_or(0)))

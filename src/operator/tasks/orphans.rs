@@ -1,5 +1,4 @@
-//! What an operator has left that was killed, or whose work somebody has undone by hand: tasks without objects, and objects of leases that are
-//! over.
+//! Cleans up after an operator that was killed, or whose work somebody undid by hand: tasks without objects, and objects of ended leases.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +19,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 const PAGE: i64 = 500;
 
 pub(super) async fn sweep(tasks: Arc<Tasks>, namespace: Option<String>) {
-    // Only watches that have shown all objects tell which are gone.
+    // Only watches that have shown all objects can tell which are gone.
     if tasks.objects.wait_until_ready().await.is_err() || tasks.leases.wait_until_ready().await.is_err() {
         return std::future::pending().await;
     }
@@ -35,7 +34,8 @@ pub(super) async fn sweep(tasks: Arc<Tasks>, namespace: Option<String>) {
     }
 }
 
-/// Cancels the tasks whose objects are gone: somebody removed the finalizer by hand, or the deletion could not wait.
+/// Cancels the tasks whose objects are gone because somebody removed the finalizer by hand, or because the deletion could not wait any
+/// longer.
 async fn cancel_tasks(tasks: &Tasks, namespace: Option<&str>) -> Result<(), Error> {
     let mut after = TaskId::nil();
     loop {
@@ -55,7 +55,7 @@ async fn cancel_tasks(tasks: &Tasks, namespace: Option<&str>) -> Result<(), Erro
     }
 }
 
-/// The watch may be behind, so the API server is asked too.
+/// Whether the object is gone. The watch may be behind, so the API server is asked too.
 async fn is_gone(tasks: &Tasks, object: &KubernetesObject) -> Result<bool, Error> {
     let uid = object.uid.to_string();
     let known = tasks.objects.get(&ObjectRef::<Readable>::new(&object.name).within(&object.namespace));

@@ -1,4 +1,4 @@
-//! The prompt of an object, from itself or from a key of a ConfigMap or Secret.
+//! The prompt of an object, from the object itself or from an entry of a ConfigMap or Secret.
 
 use bloom_api::kubernetes::is_object_name;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -9,8 +9,8 @@ use super::{Error, Identity, Tasks};
 use crate::api::{is_status, within_limit};
 use crate::crds::task::LLMTaskSpec;
 
-/// The label, with the value `true`, of Secrets that may be prompts. Who creates LLMTasks may see their prompts, and need not be allowed to
-/// read the Secrets of the namespace.
+/// Secrets may be used as prompts only if they have this label with the value `true`. A user who creates LLMTasks may see their prompts,
+/// but may not be allowed to read the Secrets of the namespace.
 const FOR_PROMPTS: &str = "bloom-runtime.dev/prompt";
 
 fn is_for_prompts(secret: &Secret) -> bool {

@@ -1,7 +1,7 @@
-//! The status of an object: a pure function of the object, the rows of its task, and a few facts besides.
+//! The status of an object, computed by a pure function from the object, the rows of its task, and a few other facts.
 //!
-//! Its times come from the database, so a status that is made anew, after a restart or by another replica, is the same and is not written
-//! again.
+//! Its times come from the database. So a status that is computed again, after a restart or by another replica, is the same and is not
+//! written again.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::words::{camel, cut, time};
 
 /// Limit of `resultPreview`.
 pub(crate) const PREVIEW_BYTES: usize = 4_096;
-/// Limit of messages; those of conditions may have 32 KiB.
+/// The size limit of messages. Kubernetes allows 32 KiB in conditions.
 const MESSAGE_BYTES: usize = 1_024;
 const PENDING: &str = "Pending";
 const QUEUED: &str = "Queued";
@@ -37,7 +37,7 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    /// Something that the object refers to is not there, or can't be used. It may appear at any time.
+    /// Something to which the object refers does not exist or can't be used. It may appear at any time.
     pub(crate) fn missing(reason: &'static str, message: String) -> Self {
         Self { reason, message, look_again: Duration::from_secs(5) }
     }
@@ -47,7 +47,7 @@ impl Problem {
         Self { reason: "Invalid", message, look_again: Duration::from_secs(600) }
     }
 
-    /// The server refuses the task as things are.
+    /// The server refuses the task in the present situation.
     pub(crate) fn refused(message: String) -> Self {
         Self { reason: "Refused", message, look_again: Duration::from_secs(60) }
     }
@@ -134,7 +134,7 @@ pub(crate) fn has_ended(status: &LLMTaskStatus) -> bool {
     status.conditions.iter().any(|condition| matches!(condition.type_.as_str(), COMPLETE | FAILED) && condition.status == "True")
 }
 
-/// In the words of Kubernetes. `Running` covers leased and running: the first heartbeat of a worker is not worth a write.
+/// The phase in Kubernetes's terms. `Running` covers leased and running, because the first heartbeat of a worker is not worth a write.
 fn phase(status: Status) -> &'static str {
     match status {
         Status::Queued => QUEUED,
@@ -160,7 +160,7 @@ fn conditions(object: &LLMTask, before: &LLMTaskStatus, row: &TaskRow, status: &
         Status::Completed => (is_not(), is_not(), is(true, now.to_owned(), String::new()), is_not()),
         Status::Failed | Status::Dead | Status::Cancelled => (is_not(), is_not(), is_not(), is(true, reason(FAILED), message())),
     };
-    // Since when, as the database knows it.
+    // When the task entered its present state, according to the database.
     let lease_began = state.lease.as_ref().map(|lease| lease.started_at).or(shown.last_lease.as_ref().map(|last| last.started_at));
     let lease_ended = shown.last_lease.as_ref().and_then(|last| last.ended_at);
     let queued_at = if queued.0 { lease_ended.or(Some(state.created_at())) } else { lease_began.or(state.finished_at) };
@@ -171,7 +171,8 @@ fn conditions(object: &LLMTask, before: &LLMTaskStatus, row: &TaskRow, status: &
     facts.map(|(kind, (holds, reason, message), at)| condition(object, before, (kind, holds, reason, message), at)).into()
 }
 
-/// A condition keeps its time as long as it keeps its status. `at` is when the task came into the status; without it, the object's creation.
+/// A condition keeps its time as long as it keeps its status. `at` is the time of the change; without it, the creation time of the object
+/// is used.
 fn condition(
     object: &LLMTask,
     before: &LLMTaskStatus,

@@ -1,4 +1,4 @@
-//! Which objects to reconcile because their tasks have changed.
+//! Finds the objects to reconcile because their tasks have changed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Readable;
 use crate::Context;
 
-/// All objects are looked at this often: a wake-up may be lost.
+/// How often all objects are reconciled, because a wake-up may be lost.
 const RESYNC_EVERY: Duration = Duration::from_secs(600);
-/// Specs that are read at a time.
+/// How many specs are read at a time.
 const PAGE: usize = 256;
 
 /// Sends the objects of changed tasks to `one`. After a gap in the changes, sends to `all`.
@@ -38,13 +38,13 @@ pub(crate) async fn follow(context: Arc<Context>, namespace: Option<String>, one
             Err(RecvError::Closed) => return,
         };
         if !sent {
-            // If a look at all objects is due already, another one is not needed.
+            // If a reconcile of all objects is already due, another one is not needed.
             let _ = all.try_send(());
         }
     }
 }
 
-/// Returns whether all objects of these changes were found.
+/// Sends the objects of these changes. Returns whether all of them were found.
 async fn send(context: &Context, namespace: Option<&str>, changes: &Changes, one: &Sender<ObjectRef<Readable>>) -> bool {
     let is_served = |of_task: &Option<String>| of_task.is_some() && (namespace.is_none() || of_task.as_deref() == namespace);
     let ids: Vec<TaskId> = changes.tasks.iter().filter(|task| is_served(&task.namespace)).map(|task| task.id).collect();

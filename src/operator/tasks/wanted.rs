@@ -1,4 +1,4 @@
-//! The creation of the task that an object wants.
+//! Creates the task that an object wants.
 
 use std::time::{Duration, Instant};
 
@@ -23,17 +23,18 @@ use crate::crds::LLMTask;
 use crate::crds::schema::snake;
 use crate::crds::task::LLMTaskSpec;
 
-/// Fields that only the object has, or has in another form.
+/// Fields that only the object has, or that differ from the fields of the API.
 const OWN_FIELDS: [&str; 6] = ["promptFrom", "prompt", "dependsOn", "notBefore", "cancel", "ttlSecondsAfterFinished"];
 
-/// Long enough for another replica to take the lead, whose Lease lasts 15 s.
+/// Answers of the API server that are older than this are not relied upon, because another replica may have become the leader meanwhile.
 const LONG_AGO: Duration = Duration::from_secs(2);
 
 impl Tasks {
-    /// Creates the task, unless it exists. The object has its finalizer by then: the run must end before the object goes.
+    /// Creates the task unless it exists. The object must already have its finalizer, because the run must end before the object is
+    /// removed.
     ///
-    /// No task may be created for an object that is gone, which the watch may not have shown yet: if this process was stopped for a while,
-    /// another one leads, and has removed the object together with its task. So the API server is asked.
+    /// No task may be created for an object that is gone, and the watch may not show that yet. If this process was stopped for a while,
+    /// another replica leads, and may have removed the object together with its task. So the API server is asked.
     pub(super) async fn create(&self, task: &LLMTask, identity: &Identity) -> Result<Result<TaskRow, Problem>, Error> {
         let prompt = match self.prompt(&task.spec, identity).await? {
             Ok(prompt) => prompt,
@@ -96,7 +97,7 @@ fn gone() -> Problem {
     Problem::missing("Deleted", "The object was deleted before its task was created".into())
 }
 
-/// The task, checked like the body of a request that creates one.
+/// The spec of the task, checked like the body of a request that creates a task.
 fn task_spec(
     spec: &LLMTaskSpec,
     identity: &Identity,
@@ -112,14 +113,14 @@ fn task_spec(
         context_id: own(task.context_id),
         exclusive_key: task.exclusive_key.map(own),
         idempotency_key: task.idempotency_key.map(own),
-        // No worker may get what is cancelled already.
+        // No worker may get a task that is already cancelled.
         suspend: task.suspend || spec.cancel,
         object: Some(KubernetesObject { namespace: identity.namespace.clone(), name: identity.name.clone(), uid: identity.uid }),
         ..task
     })
 }
 
-/// The body of the API's request: the same fields, in snake case.
+/// The body of the API's request: the fields of the object in snake case.
 fn request(spec: &LLMTaskSpec, prompt: String, depends_on: &[Uuid]) -> serde_json::Result<Value> {
     let mut body = Map::new();
     if let Value::Object(fields) = serde_json::to_value(spec)? {

@@ -18,9 +18,9 @@ use crate::crds::task::{LLMTaskSpec, LLMTaskStatus};
 use crate::difference::difference;
 use crate::status::{WATCH_LAGS, Written, json};
 
-/// Between two writes of one object, unless its phase, its lease or a condition changes.
+/// The pause between two writes of one object, unless its phase, its lease or a condition changes.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Records of writes; those that no longer matter are dropped beyond it.
+/// The number of records of writes beyond which those that no longer matter are dropped.
 const RECORDS: usize = 1_024;
 
 pub(crate) struct StatusWriter {
@@ -36,7 +36,7 @@ impl StatusWriter {
     /// Makes the object show this status. Returns when to look again, if that is needed.
     ///
     /// # Errors
-    /// Those of the API server. That the object is gone is none.
+    /// Errors of the API server. It is not an error if the object is gone.
     pub(crate) async fn write(&self, object: &LLMTask, identity: &Identity, status: LLMTaskStatus) -> Result<Option<Duration>, Error> {
         let (shown, wanted) = (json(&self.shown(object, identity)), json(&status));
         let (ago, lag) = self.written.lock().get(&identity.uid).map(|last| (last.ago(), last.lag(&object.metadata))).unzip();
@@ -48,7 +48,7 @@ impl StatusWriter {
         Ok(None)
     }
 
-    /// The status that the object has.
+    /// The current status of the object.
     pub(crate) fn shown(&self, object: &LLMTask, identity: &Identity) -> LLMTaskStatus {
         Written::shown(self.written.lock().get(&identity.uid), &object.metadata, object.status.as_ref())
     }
@@ -63,7 +63,7 @@ impl StatusWriter {
         Ok(())
     }
 
-    /// The object can't be read, so its status can't be either: it is overwritten.
+    /// Reports that the object can't be read. Its status can't be read either, so it is overwritten.
     pub(crate) async fn report_unreadable(&self, metadata: &ObjectMeta, identity: &Identity, error: &str) -> Result<Action, Error> {
         let problem = Problem::invalid(format!("The object can't be read by this version of the operator: {error}"));
         let again = problem.look_again;
@@ -77,7 +77,7 @@ impl StatusWriter {
     }
 }
 
-/// Whether a person or a `kubectl wait` would notice.
+/// Whether a person or `kubectl wait` would notice the difference.
 fn is_urgent(shown: &Value, wanted: &Value) -> bool {
     let facts = |status: &Value| -> Vec<(Value, Value)> {
         let conditions = status.get("conditions").and_then(Value::as_array).into_iter().flatten();

@@ -96,7 +96,7 @@ statement!(COMPATIBLE_SINCE, "SELECT since FROM schema_compatibility WHERE id = 
 pub(crate) struct Schema {
     known: BTreeMap<i64, String>,
     applied: BTreeMap<i64, String>,
-    /// The oldest version of a program that may use the database: the newest migration that it must know.
+    /// A program must know at least this migration to use the database.
     compatible_since: i64,
 }
 
