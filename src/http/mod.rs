@@ -106,7 +106,7 @@ pub const HELD_BYTES: usize = 256 << 20;
 const JSON_EXPANSION: usize = 3;
 
 impl Settings {
-    /// As [`Api::root`].
+    /// The same as [`Api::root`].
     fn root(&self) -> &str {
         self.public_url.as_ref().map(Url::path).unwrap_or_default().trim_end_matches('/')
     }

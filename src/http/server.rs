@@ -77,7 +77,7 @@ pub async fn serve(listener: TcpListener, state: AppState, pages: Pages, shutdow
     serve_router(listener, router(state, pages), served, shutdown).await;
 }
 
-/// What the connections of a router need.
+/// What is needed to serve connections for a router.
 pub(crate) struct Served {
     pub settings: Settings,
     pub metrics: Metrics,
@@ -85,7 +85,7 @@ pub(crate) struct Served {
     pub refuse: fn(Error) -> Response,
 }
 
-/// As [`serve`], for any router.
+/// Like [`serve`], for any router.
 pub(crate) async fn serve_router(listener: TcpListener, router: Router, served: Served, shutdown: CancellationToken) {
     let Served { settings, metrics, refuse } = served;
     let finish_within = settings.request_timeout + STOP_SLACK;
@@ -206,7 +206,7 @@ impl Serving {
         }
     }
 
-    /// The connection after its handshake. `None` if there was none; the client is told if it speaks plain HTTP.
+    /// Performs the handshake. `None` if it failed; a client that speaks plain HTTP gets an answer that says so.
     async fn begin(&self, stream: TcpStream, peer: &mut Peer) -> Option<Stream> {
         match begin(stream, self.tls.as_ref().map(Tls::acceptor), self.head_timeout, self.write_timeout).await {
             Ok(Begun::Ready(stream, security)) => {

@@ -182,7 +182,7 @@ fn is_conflict(code: &str) -> bool {
     matches!(code, "23505" | "40P01" | "40001" | "1555" | "2067" | "5" | "6" | "261" | "517" | "773")
 }
 
-/// SQLite's primary result code of an extended one. Codes of PostgreSQL have five characters.
+/// SQLite's primary result code for an extended code. `None` for codes of PostgreSQL, which have five characters.
 fn of_sqlite(code: &str) -> Option<u32> {
     if code.len() == 5 { None } else { code.parse().ok().map(|code: u32| code & 0xff) }
 }

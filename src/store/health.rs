@@ -129,7 +129,7 @@ impl Health {
         }
     }
 
-    /// Logs the begin of an outage, and each further reason once, because there may be thousands of errors.
+    /// Logs the beginning of an outage, and each further reason once, because there may be thousands of errors.
     fn record(&self, reason: OutageReason, error: &str) {
         let mut outage = self.outage.lock();
         match &mut *outage {

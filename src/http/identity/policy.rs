@@ -44,7 +44,7 @@ pub(crate) enum Rate {
     /// The limit of the worker protocol, which is higher because many workers may share one address. Pages that only show something count
     /// here too.
     Worker,
-    /// A separate limit of the same height as that of the worker protocol, so that events of runs never keep a lease from being renewed.
+    /// A separate limit, as high as that of the worker protocol, so that events of runs never keep a lease from being renewed.
     Events,
     /// The general limit and, in addition, a limit of its own.
     TestConnection,

@@ -26,7 +26,8 @@ use crate::crds::task::LLMTaskSpec;
 /// Fields that only the object has, or that differ from the fields of the API.
 const OWN_FIELDS: [&str; 6] = ["promptFrom", "prompt", "dependsOn", "notBefore", "cancel", "ttlSecondsAfterFinished"];
 
-/// Answers of the API server that are older than this are not relied upon, because another replica may have become the leader meanwhile.
+/// An answer of the API server that is older than this is checked again, because another replica may have become the leader meanwhile. The
+/// leader's Lease lasts 15 s.
 const LONG_AGO: Duration = Duration::from_secs(2);
 
 impl Tasks {

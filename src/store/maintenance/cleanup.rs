@@ -37,7 +37,8 @@ statement!(
     PRUNE_LANES,
     "DELETE FROM lanes WHERE seen_at < $1 AND lane <> $2 AND NOT EXISTS (SELECT 1 FROM batches b WHERE b.lane = lanes.lane)"
 );
-// The rows are locked, and so does a registration of the same name. Otherwise each of the two could remove what the other needs.
+// The rows are locked, because a registration of the same name locks its row too. Otherwise each of the two could remove what the other
+// needs.
 statement!(TOMBSTONES, |d| "SELECT id FROM workers WHERE removed_at < $1 ORDER BY id LIMIT $2 {}", d.skip_locked());
 statement!(DELETE_WORKERS, |d| "DELETE FROM workers WHERE id {}", d.any(Type::Text, 1));
 statement!(DELETE_SEEN, |d| "DELETE FROM worker_seen WHERE worker_id {}", d.any(Type::Text, 1));

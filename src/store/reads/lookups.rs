@@ -153,12 +153,12 @@ impl Store {
         first(&self.pool().fetch(&ID_OF_OBJECT, Args::new().uuid(uid)).await?, |row| row.take())
     }
 
-    /// Those of these tasks that exist, in any order.
+    /// The states of the tasks that exist, in any order.
     pub async fn task_states(&self, ids: &[TaskId]) -> Result<Vec<TaskState>, Error> {
         all(&self.pool().fetch(&STATES, Args::new().uuids(ids)).await?, ReadRow::read)
     }
 
-    /// Those of these tasks that exist, in any order.
+    /// The specs of the tasks that exist, in any order.
     pub async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>, Error> {
         all(&self.pool().fetch(&SPECS, Args::new().uuids(ids)).await?, ReadRow::read)
     }

@@ -44,7 +44,7 @@ pub struct OpenTasks {
 }
 
 impl Store {
-    /// The numbers of the team's tasks that have not finished.
+    /// Counts the unfinished tasks of the team by agent and worker.
     pub async fn open_of_team(&self, team: &str) -> Result<Vec<OpenTasks>, Error> {
         let found = self.pool().fetch(&OPEN, Args::new().text(team)).await?;
         all(&found, |row| Ok(OpenTasks { agent_slug: row.take()?, worker: row.take()?, count: row.take()? }))

@@ -1,5 +1,5 @@
 //! Finds what a database has besides its schema. A trigger could change rows without any command, for example the scope of a key, and it
-//! would come back with a backup. So a database with a trigger is not accepted.
+//! would come back with a backup. So no backup with a trigger is restored, and nothing is imported into a database with one.
 
 use std::fmt;
 use std::path::Path;

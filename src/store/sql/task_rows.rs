@@ -113,7 +113,7 @@ row! {
     }
 }
 
-/// The columns that never change after the row was created.
+/// The columns that never change once the row was created.
 pub(crate) const STATE_FIXED: &[&str] = STATE.only(&[
     "id",
     "context_id",

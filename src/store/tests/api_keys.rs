@@ -1,4 +1,4 @@
-//! Keys of WorkerPools are counted, and loaded only if they are asked for; nobody adds or removes keys meanwhile.
+//! Tests that keys of WorkerPools are counted, and are loaded only on request, and that nobody else adds or removes keys meanwhile.
 
 use super::*;
 use bloom_core::api_key::{Quota, Scope};
@@ -44,7 +44,7 @@ async fn keys_of_pools_are_counted_and_loaded_if_they_are_asked_for(database) {
     let bench = Bench::new(database).await;
     let mut writer = bench.writer().await;
     create(&mut writer, None, "by-hand", "w").await;
-    // Neither the name of a key nor that of its namespace makes another one.
+    // The name of a key does not make it a pool's key, and namespaces with similar names are counted separately.
     create(&mut writer, None, "pool-a-9", "a.pool-9").await;
     for (namespace, name, worker) in [("a", "pool-a-0", "a.pool-0"), ("a", "pool-a-1", "a.pool-1"), ("a-b", "pool-b-0", "b.pool-0")] {
         create(&mut writer, Some(namespace), name, worker).await;
@@ -72,7 +72,7 @@ fn keys_are_created_one_after_the_other() {
     support::run(async {
         let bench = Bench::new(Database::Postgres).await;
         let (mut one, mut other) = (bench.writer().await, bench.writer().await);
-        // There is no key that both could lock.
+        // There is no existing key that both could lock.
         let ops = [key("one", "a"), key("other", "b")].map(Op::CreateKey);
         one.begin_and_load(&ops[0].keys(), LockWait::Long).await.unwrap();
         let loaded = other.begin_and_load(&ops[1].keys(), LockWait::Short).await;

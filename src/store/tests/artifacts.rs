@@ -1,4 +1,4 @@
-//! Tests of files: their chunks, what removes them, and the tasks that use them.
+//! Tests of files: their chunks, their removal, and the tasks that use them.
 
 use super::*;
 use bloom_core::file::{ArtifactKind, File, FileId, Input, UNUSED_MS};
@@ -57,7 +57,7 @@ async fn a_file_is_there_when_it_is_added(database) {
     assert_eq!(bench.store.file_chunk(id(1), 0).await.unwrap(), Some(content));
     assert_eq!(bench.store.file_chunk(id(1), 2).await.unwrap(), None);
     assert_eq!(bench.store.artifact_sizes(None, None, &PAGE).await.unwrap().rows.len(), 1);
-    // Another file does not arrive whole.
+    // Another file does not arrive completely.
     chunk(&mut writer, id(2), 0, b"part").await;
     bench.at(2 * HOUR + 1);
     remove_all(&mut writer).await;

@@ -1,4 +1,4 @@
-//! A join token that names no worker enrolls only a free name, also while another replica registers a worker under that name.
+//! Tests that a join token that names no worker enrolls only an unused name, even while another replica registers a worker under that name.
 
 use super::*;
 

@@ -48,7 +48,7 @@ fn live(steps: &[Step]) -> World {
     for step in steps {
         let ops = history.begin(&mut world, step);
         if !ops.is_empty() {
-            // Only the calls and their outcomes are compared; whether they are correct is checked by the tests of `core`.
+            // Only the calls and their outcomes are compared. The tests of `core` check whether they are correct.
             let _ = world.run_batch(ops);
         }
         history.learn(&world.db);
@@ -83,7 +83,7 @@ async fn replay(database: Database, lived: &World, steps: &[Step]) {
 async fn carry_out(writer: &mut Box<dyn Writer>, batch: &Batch, told: &impl Fn() -> String) {
     let loaded = writer.begin_and_load(&batch.keys, LockWait::Long).await.expect("loads");
     assert_same(&loaded, &batch.loaded, told);
-    // Decided on the rows of memory, so that both make the same changes even if the database loaded more rows.
+    // The batch is decided on the rows in memory, so that both make the same changes even if the database loaded more rows.
     let mut set = WorkingSet::new(batch.loaded.clone(), batch.seed);
     set.exact = batch.exact;
     set.session_wait_ms = SESSION_WAIT_MS;

@@ -1,4 +1,4 @@
-//! The SQLite file: what happens if it is another program's, or is replaced while the store has it open.
+//! Tests of the SQLite file: it belongs to another program, or is replaced while the store has it open.
 
 use bloom_core::op;
 use std::fs;
@@ -40,7 +40,7 @@ fn a_file_that_takes_the_place_is_neither_written_nor_read() {
         for read in reads {
             assert!(read.await.unwrap().unwrap().is_some());
         }
-        // The control connection that is open reads on; together, these reads need another one, which is not opened.
+        // The open control connection continues to read. Together, these reads need another connection, which is not opened.
         let reads: Vec<_> = (0..16)
             .map(|_| {
                 let store = bench.store.clone();

@@ -10,7 +10,7 @@ use bloom_core::reply::Due;
 use bloom_core::task::Parked;
 use bloom_database::Service;
 
-/// Decides on the current rows, for a save after another command's.
+/// Decides a command on the current rows, to save it after another command was saved.
 async fn decided(writer: &mut Box<dyn Writer>, op: &Op) -> WorkingSet {
     let mut set = WorkingSet::new(writer.begin_and_load(&op.keys(), LockWait::Long).await.unwrap(), seed());
     decide(&mut set, &Command::from(op.clone())).unwrap();

@@ -7,7 +7,7 @@ use sqlx::{Connection, Executor, SqliteConnection};
 
 use super::*;
 
-/// Enough bytes that the store restarts the log.
+/// More bytes than the size above which the store restarts the log.
 const LONG: usize = 18 << 20;
 
 async fn raw(bench: &Bench) -> SqliteConnection {

@@ -1,4 +1,4 @@
-//! Programs of different versions on one schema.
+//! Tests that programs of different versions can use one schema.
 
 use super::*;
 use bloom_store::MigrationState;
@@ -26,7 +26,7 @@ async fn a_newer_schema_serves_programs_that_it_does_not_exclude(database) {
 
 }
 
-/// sqlite3 of Debian 12 is older than the library in this program, and people look into the file with it.
+/// People look into the file with sqlite3 of Debian 12, which is older than the library in this program.
 #[tokio::test]
 async fn an_older_sqlite3_reads_the_file() {
     let bench = Bench::new(Database::Sqlite).await;

@@ -1,4 +1,4 @@
-//! Tests of what the object store needs of the database.
+//! Tests of what the object store needs from the database.
 
 use super::*;
 use bloom_core::command::ArtifactObject;

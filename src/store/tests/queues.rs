@@ -1,4 +1,4 @@
-//! Queues: what is loaded for placement, and the locks that keep a lease from being made beside a change of its queue.
+//! Tests of queues: what is loaded for placement, and the locks that keep a lease from being made while its queue changes.
 
 use super::*;
 use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
@@ -8,7 +8,7 @@ fn change(agent_slug: &str, change: QueueChange) -> Op {
     Op::ChangeQueue(op::ChangeQueue { agent_slug: agent_slug.into(), change })
 }
 
-/// What a claim of the worker for the task needs.
+/// The keys that a claim of the worker for the task needs.
 fn claim_keys(worker: &str, task: TaskId) -> RowKeys {
     Op::Claim(Claim { worker: worker.into(), candidates: vec![task], max: 1, held: None, instance: None, ttl_ms: 1_000 }).keys()
 }
@@ -50,7 +50,7 @@ async fn placement_loads_the_queues_of_its_tasks(database) {
     closed.sort();
     assert_eq!(closed, ["", "a", "b"]);
     assert_eq!(bench.port().ready_agents().await.unwrap(), ["b"]);
-    // A queue for which nothing is set loses its row.
+    // A queue without any settings loses its row.
     commit(&mut other, vec![change("a", QueueChange::Limit(None)), change("b", QueueChange::Resume)]).await;
     assert_eq!(bench.store.queues().await.unwrap().into_iter().map(|queue| queue.agent_slug).collect::<Vec<_>>(), [ALL_QUEUES]);
 }
@@ -82,7 +82,7 @@ fn a_change_and_a_lease_of_a_queue_exclude_each_other() {
             one.rollback().await.unwrap();
         }
 
-        // Placement goes on beside placement, as long as no queue is limited.
+        // Two placements can run at the same time as long as no queue is limited.
         one.begin_and_load(&claim_keys("w1", ids[0]), LockWait::Long).await.unwrap();
         other.begin_and_load(&claim_keys("w2", ids[1]), LockWait::Short).await.unwrap();
         one.rollback().await.unwrap();

@@ -138,7 +138,7 @@ async fn lists_filter_and_page(database) {
     assert_eq!(list(rare, PAGE).await, [1]);
     let mut owned = Vec::new();
     let own = |n: i64| TaskSpec { owner: Some("team".into()), ..labelled(n) };
-    // Each at a time of its own: ids of one millisecond are in no order.
+    // Each task is created in another millisecond, because ids of the same millisecond have no order.
     bench.at(1_000);
     owned.extend(create(&mut writer, vec![own(6)]).await);
     bench.at(1_010);
@@ -155,7 +155,7 @@ async fn lists_filter_and_page(database) {
     assert!(list_all(TaskFilter { status: Some(Status::Leased), ..of_team() }).await.is_empty());
     let owned_by = async |owner: Owner| bench.store.owned(&owned, &owner).await.unwrap().into_iter().collect::<BTreeSet<_>>();
     assert_eq!(owned_by(Owner::Key("team".into())).await, [at(0), at(2)].into());
-    // A team has what any of its keys created, and a key of its name has not.
+    // A team owns what any of its keys created. A key with the same name as the team owns only its own tasks.
     bench.at(1_030);
     let of_red = |owner: &str| TaskSpec { owner: Some(owner.into()), team: Some("red".into()), ..labelled(9) };
     let red = create(&mut writer, vec![of_red("a"), of_red("b"), TaskSpec { owner: Some("red".into()), ..labelled(9) }]).await;

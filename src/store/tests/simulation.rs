@@ -1,7 +1,7 @@
-//! Runs the simulation of the whole control plane with SQLite beside its database in memory, and compares every answer of the two.
+//! Runs the simulation of the whole control plane on SQLite and on its database in memory, and compares every answer of the two.
 //! `SIMULATION_SEEDS=from..to` runs these seeds instead of the usual ones, `SIMULATION_SEEDS=17` a single one.
 //!
-//! All faults that one replica can have occur. Left out are other replicas with the feed and leadership, and gaps in service, which a
+//! All faults of a single replica occur. Other replicas, with the feed and leadership, are left out, and so are gaps in service, which a
 //! manual clock does not have.
 
 use std::sync::Arc;

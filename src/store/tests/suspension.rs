@@ -1,4 +1,4 @@
-//! How suspended tasks are stored, also beside a program that does not know of suspension.
+//! Tests how suspended tasks are stored, also together with a program that does not support suspension.
 
 use super::*;
 use bloom_core::task::Parked;

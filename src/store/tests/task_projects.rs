@@ -1,4 +1,4 @@
-//! Projects in the rows of tasks.
+//! Tests of projects in the rows of tasks.
 
 use super::*;
 use bloom_test_world::world::in_project;

@@ -1,4 +1,4 @@
-//! Tests of wake-ups, and of the tasks that they are for.
+//! Tests of wake-ups and of the tasks that they find.
 
 use super::*;
 use bloom_core::command::CordonChange;

@@ -10,7 +10,7 @@ async fn what_is_written_is_read(database) {
     let bench = Bench::new(database).await;
     let mut writer = bench.writer().await;
     register(&mut writer, "w1", 2).await;
-    // The ids of entries tell their order only from one millisecond to the next.
+    // The ids of entries have an order only between different milliseconds.
     bench.at(1);
     let made = commit(&mut writer, vec![Op::CreateProject(op::CreateProject {
         name: "docs".into(),
@@ -164,7 +164,7 @@ async fn a_place_is_given_once(database) {
 async fn an_unknown_commit_is_resolved(database) {
     let bench = Bench::new(database).await;
     let mut writer = bench.writer().await;
-    // Batch 1 did not arrive: its number is taken, and a repeated call gives the same result.
+    // Batch 1 did not arrive. Its number is taken now, and a repeated call gives the same result.
     assert!(!writer.resolve_commit().await.unwrap());
     register(&mut writer, "w", 1).await;
     assert_eq!(bench.positions().await, [Position { writer: writer.id(), n: 2 }]);
@@ -214,7 +214,7 @@ async fn claims_by_two_lanes_never_collide_for_long(database) {
                 while let Err(error) = try_commit(&mut writer, std::slice::from_ref(&claim)).await {
                     assert!(error.is_conflict(), "{error}");
                     writer.rollback().await.unwrap();
-                    // As in the engine, the assumed facts are loaded before the next try.
+                    // Like the engine, load the assumed facts before the next try.
                     let mut keys = claim.keys();
                     keys.exact_slots.insert("w".into());
                     let mut set = WorkingSet::new(writer.begin_and_load(&keys, LockWait::Long).await.unwrap(), seed());

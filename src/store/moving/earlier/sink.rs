@@ -31,7 +31,7 @@ pub(super) struct Sink<'f> {
     done: FromEarlier,
     /// The ids of tasks that are left out, as the earlier runtime writes them.
     pub refused_tasks: HashSet<String>,
-    /// For entries of the audit trail that are made here.
+    /// Makes the ids of audit entries that the export adds.
     pub ids: IdSource,
 }
 
