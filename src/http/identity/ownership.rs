@@ -2,8 +2,8 @@
 //! worker's key to what its worker holds and to the namespaces that it may serve.
 //!
 //! Handlers check this before they send a command. That is safe: the owner and the team of a task or an upload and the worker of a lease
-//! never change, and ids are never reused. A context that belongs to one team alone can change in only one way: a key that has just been
-//! given to another team creates a task in it.
+//! never change, and ids are never reused. A context that belongs to one team alone stops doing so only if a key that was just given to
+//! others creates a task in it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
