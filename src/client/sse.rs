@@ -7,7 +7,7 @@ use reqwest::Response;
 use super::Error;
 use bloom_outbound::cause;
 
-/// The server sends at least a comment every 15 s.
+/// Longer than the server is ever silent: it sends at least a comment every 15 s.
 const SILENCE: Duration = Duration::from_secs(60);
 const MAX_EVENT_BYTES: usize = 64 << 20;
 
