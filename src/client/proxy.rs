@@ -16,7 +16,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// The proxy for calls to this address: chosen as the calls themselves choose it, with the exceptions of NO_PROXY.
+    /// The proxy for calls to this address. It is chosen in the same way as for the calls themselves, taking NO_PROXY into account.
     pub(crate) fn of_environment(server: &Url) -> Option<Self> {
         let server = server.as_str().parse().ok()?;
         let chosen = Matcher::from_env().intercept(&server)?;

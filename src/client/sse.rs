@@ -16,9 +16,9 @@ const MAX_EVENT_BYTES: usize = 64 << 20;
 pub struct Event {
     /// `message` if the server gave no name.
     pub name: String,
-    /// Its content; its lines are joined by line feeds.
+    /// The content, with its lines joined by line feeds.
     pub data: String,
-    /// The id that the server gave it; `None` if it gave none.
+    /// The event's id; `None` if the server gave none.
     pub id: Option<String>,
 }
 

@@ -4,16 +4,16 @@
 //! agent.lock          locked while the agent runs, so that no other agent uses the directory
 //! agent.json          its name and its server
 //! instance.json       distinguishes the agent from a copy of its directory
-//! key.json            the worker's key that a join token was exchanged for
+//! key.json            the worker's key, which it got in exchange for a join token
 //! accounts.json       accounts that are out of quota
 //! uninstalled         exists if the agent was uninstalled and must not start
 //! renewed             when the leases were renewed last
-//! system-calls.bpf    which system calls are refused in sandboxes
+//! system-calls.bpf    the filter of system calls for sandboxes
 //! empty               an empty file that sandboxes mount where a file does not exist
-//! reserve             room for the ends of runs when the disk is full
+//! reserve             space for the ends of runs when the disk is full
 //! contexts/NAME/      working directory of the runs of a context, kept after them
 //! sessions/NAME.json  the CLI's session of that context
-//! sessions/NAME.sandbox/  what the CLI keeps of sessions in a sandbox
+//! sessions/NAME.sandbox/  the CLI's sessions of a context whose runs are in a sandbox
 //! runs/LEASE/         one run, until its end is acknowledged
 //! tmp/END-OF-LEASE/   its temporary files, unless it is in a sandbox
 //! set-aside/TIME-LEASE/  a run whose files could not be used; the newest ones are kept
@@ -79,7 +79,7 @@ impl Drop for Home {
 
 impl Home {
     /// # Errors
-    /// The directory can't be created or used, or another agent uses it. The text says what to do.
+    /// The directory can't be created or used, or another agent is using it. The text says what to do.
     pub(crate) fn open(root: &Path) -> Result<Self, String> {
         let failed =
             |error: io::Error| format!("the work directory {} can't be used: {error}; choose another with --work-dir", root.display());

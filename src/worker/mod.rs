@@ -90,17 +90,17 @@ pub struct Settings {
     pub profiles: Profiles,
     /// The projects whose tasks it takes; `None` for all projects.
     pub projects: Option<Vec<String>>,
-    /// For clones of repositories.
+    /// Limits for clones of repositories.
     pub git: GitSettings,
     /// When directories of contexts are removed.
     pub worktrees: WorktreeLimits,
     /// How long runs may continue after a stop or a drain.
     pub grace: Duration,
-    /// `None` if the agent accepts no pushes.
+    /// The push server; `None` if the agent accepts no pushes.
     pub push_server: Option<PushServer>,
     /// The control plane at which the agent registers instead of the server.
     pub membridge: Option<MembridgeSettings>,
-    /// Takes the spans of runs.
+    /// Collects the spans of runs.
     pub traces: Traces,
 }
 
@@ -318,7 +318,7 @@ impl Agent {
         self.runs.lock()
     }
 
-    /// Waits for runs to end until the grace is over, then hands back the rest.
+    /// Waits for runs to end until the grace is over, then hands back the remaining ones.
     async fn drain(&self) {
         if !self.settled_within(self.settings.grace).await {
             self.stop_where(Stop::HandBack, |_, _| true);

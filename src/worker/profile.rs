@@ -49,7 +49,7 @@ pub struct Profile {
     pub output: Output,
     /// The model of tasks that set none.
     pub model: Option<String>,
-    /// The model that the Claude CLI uses while that of the run is overloaded.
+    /// The model that the Claude CLI uses while the run's own model is overloaded.
     pub fallback_model: Option<String>,
     /// What the Claude CLI may do without asking, by the name of its mode. `None`: its default.
     pub permission_mode: Option<String>,
@@ -71,7 +71,7 @@ pub struct Profile {
     /// Prices of models, for runs that end without a total.
     #[serde(default)]
     pub prices: Prices,
-    /// Who commits what runs change in projects: `NAME <EMAIL>`.
+    /// The author of the commits with runs' changes in projects: `NAME <EMAIL>`.
     #[serde(default, deserialize_with = "commit_author")]
     pub commit_author: CommitAuthor,
     /// Additional arguments for the Claude CLI.
@@ -80,14 +80,14 @@ pub struct Profile {
     /// Further environment variables of runs, with their values.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Further variables of the agent that runs inherit: `NAME`, or `PREFIX_*` for all that begin so.
+    /// Further variables of the agent that runs inherit: `NAME`, or `PREFIX_*` for all names with the prefix.
     #[serde(default)]
     pub pass_env: Vec<String>,
     /// Profiles with the same account are paused together when its quota is used up: the profiles of one agent or, unless the account is
     /// `default`, those of all agents.
     #[serde(default = "default_account")]
     pub account: String,
-    /// The profile that runs the tasks while this one, or its account, is paused.
+    /// The profile that runs the tasks while this profile, or its account, is paused.
     pub fallback: Option<String>,
     /// A run that prints nothing for this long is ended.
     #[serde(default = "stall_seconds")]
@@ -112,7 +112,7 @@ pub struct Profile {
     /// How long each question waits for an answer; after that it is denied.
     #[serde(default = "ask_human_seconds")]
     pub ask_human_seconds: u64,
-    /// What a run may use of the machine.
+    /// The limits of a run's use of the machine.
     #[serde(default)]
     pub limits: Limits,
     /// The sandbox of runs. `None`: they run without one.

@@ -32,7 +32,7 @@ use bloom_core::pause::{PauseCause, PauseKind};
 use bloom_core::task::{Outcome, Reason};
 use bloom_core::{Ms, limits};
 
-/// The interval at which the agent looks for probes that are due and for new logins.
+/// The interval at which the agent checks for due probes and for new logins.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// The maximum number of concurrent probes. Each is a process.
 const MAX_PROBES: usize = 4;

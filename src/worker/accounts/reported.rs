@@ -7,7 +7,7 @@ use bloom_api::directives::PausedAccount;
 use bloom_core::Ms;
 use bloom_core::limits::{PAUSE_MS, WORKER_ACCOUNTS};
 
-/// How long an account takes no tasks because another worker says so.
+/// How long an account is paused because another worker reported it.
 const BELIEF_MS: Ms = 10 * 60 * 1000;
 /// How long other workers are not believed after this agent has checked for itself.
 const DISBELIEF_MS: Ms = 60 * 60 * 1000;

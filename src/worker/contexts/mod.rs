@@ -74,7 +74,7 @@ impl Agent {
         let gone = self.gone(&contexts).await;
         let limits = self.settings.worktrees;
         let oldest = if limits.days == 0 { Ms::MIN } else { now_ms() - Ms::from(limits.days) * DAY_MS };
-        // The newest ones may stay until the room is used up.
+        // The newest ones may stay until the space is used up.
         all.sort_by_key(|one| Reverse(one.used_at));
         let mut room = limits.max_bytes;
         for one in all {

@@ -27,7 +27,7 @@ pub enum OnSessionLost {
     Fail,
 }
 
-/// The session of a context, as far as the agent knows it.
+/// The agent's record of a context's session.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct SessionRecord {
     pub context_id: String,

@@ -1,4 +1,4 @@
-//! Finds the program of a profile, and this one.
+//! Finds the program of a profile, and the path of this program.
 
 use std::fs::Metadata;
 use std::io;

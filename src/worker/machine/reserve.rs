@@ -44,7 +44,7 @@ impl Reserve {
         if disk.f_bavail.saturating_mul(disk.f_frsize) < BYTES {
             return Err(io::Error::new(ErrorKind::StorageFull, "less than 1 MiB is free"));
         }
-        // Some file systems count no inodes.
+        // Some file systems do not count inodes.
         if disk.f_files > 0 && disk.f_favail == 0 {
             return Err(io::Error::new(ErrorKind::StorageFull, "no inodes are free: too many files"));
         }

@@ -38,7 +38,7 @@ pub(crate) struct Memory {
     pub project: String,
     pub canonical_id: String,
     dir: PathBuf,
-    /// The last reading, with the files that it was made of.
+    /// The last reading, with the files from which it was made.
     read: Mutex<Option<(Vec<Stat>, Reading)>>,
     /// One snapshot or delivery at a time.
     turn: tokio::sync::Mutex<()>,

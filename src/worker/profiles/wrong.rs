@@ -42,7 +42,7 @@ fn why(message: &str, key: &str, line: &str, value: &str) -> String {
     }
 }
 
-/// `types`: as `string "x", expected u64`.
+/// `types` has the form `string "x", expected u64`.
 fn wanted(types: &str, key: &str, line: &str, value: &str) -> String {
     let expected = types.rsplit_once(", expected ").map_or(types, |(_, expected)| expected);
     if expected == "a sequence" && line.contains('=') {

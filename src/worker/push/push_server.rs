@@ -231,7 +231,7 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
     (StatusCode::ACCEPTED, Json(json!({"status": "accepted", "task_id": pushed.task_id, "lease_id": lease_id, "worker_id": agent.name})))
 }
 
-/// Starts the program again in the same process; runs go on.
+/// Restarts the program in the same process; runs continue.
 async fn restart(State(agent): State<Arc<Agent>>) -> PushResponse {
     agent.restart.cancel();
     (StatusCode::OK, Json(json!({"status": "restarting"})))

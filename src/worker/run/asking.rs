@@ -28,7 +28,7 @@ use bloom_client::{CALL_LIMIT, Error};
 use bloom_core::event::EventKind;
 use bloom_core::limits::ASKED_MS;
 
-/// The interval at which the agent looks for questions.
+/// The interval at which the agent checks for questions.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The interval at which it checks whether its events are stored.
 const TAKEN_EVERY: Duration = Duration::from_millis(20);

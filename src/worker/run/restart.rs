@@ -32,7 +32,7 @@ impl Agent {
                 Err(error) => unusable.push((dir, error)),
             }
         }
-        // Runs that have a supervisor are watched again; the others are started.
+        // Runs with a supervisor are watched again; the others are started.
         let started = |record: &Record| record.process.is_some().then(|| record.lease.id.to_string());
         let keep: Vec<String> = found.iter().filter_map(|(_, record)| started(record)).collect();
         process::sweep(self.home.root(), &keep).await;

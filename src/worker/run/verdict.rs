@@ -28,7 +28,7 @@ pub(crate) enum Stop {
     Flooded,
     /// What the run printed could not be stored.
     Unstored,
-    /// The directories of its context took more room than its profile allows.
+    /// The directories of its context took more space than its profile allows.
     DiskLimit,
     /// The disk was full, and this run has written the most of all runs on this machine.
     DiskFilled,
@@ -172,7 +172,7 @@ fn failed(lease: Uuid, reading: &Reading, end: &End, failure: RunFailure) -> Ver
     }))
 }
 
-/// What the run has answered, or what the CLI said instead.
+/// The answer of the run, or what the CLI said instead.
 fn said(reading: &Reading) -> String {
     let text =
         if reading.answers.is_empty() { reading.result.as_ref().map(|ending| ending.text.clone()) } else { Some(reading.answers.text()) };
@@ -180,7 +180,7 @@ fn said(reading: &Reading) -> String {
     cut(&text, MAX_OUTPUT).to_owned()
 }
 
-/// What went wrong without making the run fail.
+/// Problems that did not make the run fail.
 fn warnings(reading: &Reading, end: &End) -> Warnings {
     let mut warnings = reading.warnings.clone();
     if let Some(why) = reading.answers.later_failure() {

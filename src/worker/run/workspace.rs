@@ -219,7 +219,7 @@ impl Workspace<'_> {
                     self.log.phase("nothing_to_push", json!({"branch": begun.branch, "commit": commit, "text": text}));
                 }
                 Err(trouble) => {
-                    // A person who merges the two needs what others have pushed.
+                    // A person who resolves this needs what others have pushed.
                     if let Ok(confinement) = confinement(self.agent, self.dir, record, profile).await {
                         tree.show_refs(&confinement).await;
                         end_commands(self.dir).await;

@@ -25,7 +25,7 @@ use crate::supervisor::cleanup;
 
 /// Enters the cgroup given as the first argument, and becomes the command that follows.
 const IN_CGROUP: &str = r#"echo 0 >"$0/cgroup.procs" && exec "$@""#;
-/// The variables of the agent that commands inherit. In a sandbox, which has its own home, HOME is left out.
+/// The variables of the agent that commands inherit. A sandbox sets a HOME of its own.
 const PASSED: [&str; 2] = ["PATH", "HOME"];
 
 /// The confinement of commands for one run.

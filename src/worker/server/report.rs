@@ -17,7 +17,7 @@ use bloom_api::values::{Id, List};
 use bloom_client::{CALL_LIMIT, Client, Error, part};
 use bloom_core::task::{Outcome, Reason};
 
-/// The time limit of a completion, plus the time that its output takes.
+/// The time limit of a completion, not counting the time for its output.
 const COMPLETE_LIMIT: Duration = Duration::from_secs(120);
 /// Bytes of output per second on the slowest connection. The server expects 64 KiB of a body per second, in which output may be escaped.
 const SLOWEST: usize = 16 << 10;

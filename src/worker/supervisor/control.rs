@@ -15,7 +15,7 @@ pub(crate) const SUPERVISOR: &str = "supervise-run";
 /// What the supervisor of a run must know. Times are in milliseconds.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Plan {
-    /// The directory of the run, and the number of the process in it.
+    /// The directory of the run, and the number of the process in the run.
     pub dir: PathBuf,
     pub start: u32,
     pub timeout: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Plan {
 /// One line in the pipe.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) enum Order {
-    /// The lease is renewed: the run may go on until this time.
+    /// The lease is renewed: the run may continue until this time.
     Renew { until: u64 },
     /// The run waits for a person, until this time at most. Meanwhile its time limits stand still. 0: it does not wait any more.
     Wait { until: u64 },

@@ -78,7 +78,7 @@ pub(crate) struct Prepared {
     pub unfetched: Option<String>,
 }
 
-/// Where the branch of a worktree begins.
+/// The commit at which the branch of a worktree begins.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Origin {
@@ -345,7 +345,7 @@ impl Worktree {
         }
     }
 
-    /// Removes the worktree; the branch stays, so that a later run of the context goes on there.
+    /// Removes the worktree. The branch stays, so that a later run of the context continues on it.
     ///
     /// # Errors
     /// Some of it could not be removed; its repository stays until its files are gone.
