@@ -140,7 +140,7 @@ impl Agent {
             let answer = self.client.send(Method::POST, &path, Some(&body), CALL_LIMIT).await;
             match answer.and_then(|answer| answer.json::<GoneContexts>()) {
                 Ok(answer) => gone.extend(answer.gone),
-                // Their directories stay for now.
+                // Their directories stay until a later look.
                 Err(error) => tracing::debug!(%error, "the server could not tell which contexts have no tasks left"),
             }
         }

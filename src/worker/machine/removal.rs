@@ -77,7 +77,7 @@ fn raise(dir: &OwnedFd, top: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Removes the entry with this name, unless it is a directory: that is opened instead, and its permissions are changed if necessary.
+/// Removes the entry with this name. A directory is opened instead, and made accessible for its owner.
 fn remove_file_or_open(dir: &OwnedFd, name: &CStr) -> io::Result<Option<OwnedFd>> {
     match open_dir(dir, name) {
         Ok(below) => {

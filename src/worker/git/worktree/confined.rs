@@ -213,7 +213,7 @@ impl<'a> Confined<'a> {
         self.update_branch(commit).await
     }
 
-    /// Sets the branch to this commit atomically, and checks the branch out in the worktree.
+    /// Sets the branch to this commit atomically, and points HEAD to the branch.
     pub(crate) async fn update_branch(&self, commit: &str) -> Result<(), Trouble> {
         self.move_branch(commit).await?;
         let failed = |why: String| Trouble::of_git("the branch can't be updated", &why);
@@ -228,7 +228,7 @@ impl<'a> Confined<'a> {
         self.run(update, LOCAL_LIMIT).await.map(drop).map_err(|why| Trouble::of_git("the branch can't be updated", &why))
     }
 
-    /// Checks out this commit, whose files are already there, without a branch, and resets the branch of the context to `begun`.
+    /// Detaches HEAD at this commit, whose files are already there, and resets the branch of the context to `begun`.
     pub(crate) async fn detach(&self, commit: &str, begun: &str) -> Result<(), Trouble> {
         let mut point = self.git();
         point.args(DURABLE).args(["update-ref", "--no-deref", "-m", "bloom-runtime", "HEAD", commit]);
