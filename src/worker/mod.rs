@@ -173,7 +173,7 @@ pub fn called_by_itself(word: &OsStr) -> Option<io::Result<()>> {
 /// # Errors
 /// The agent can't work with these settings; the text says what to do.
 pub async fn run(mut settings: Settings, listener: Option<TcpListener>, shutdown: CancellationToken) -> Result<Ended, String> {
-    let client = server::renewal::client(&settings)?;
+    let client = server_calls::renewal::client(&settings)?;
     // Programs that the agent runs must not inherit files that its own parent left open.
     close_fds::set_fds_cloexec(3, &[]);
     // Otherwise programs that the agent runs could read the keys in its memory, because they belong to the same user.
