@@ -9,18 +9,18 @@ use crate::ids::{LeaseId, TaskId};
 /// A file that exists.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KnownFile {
-    /// What is stored of the file.
+    /// The stored record of the file.
     pub file: File,
-    /// A task uses it.
+    /// Whether a task uses it.
     pub is_used: bool,
 }
 
-/// What a lease has uploaded, and the bytes of all files of its task.
+/// The files that a lease has uploaded, and the total size of its task's files.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LeaseFiles {
     /// The files of this lease.
     pub files: Vec<File>,
-    /// The size of all files of the task in bytes, of all its leases.
+    /// The size in bytes of all files of the task, across all its leases.
     pub task_bytes: i64,
 }
 
