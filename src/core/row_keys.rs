@@ -9,7 +9,7 @@ use super::file::FileId;
 use super::ids::{LeaseId, TaskId, WorkerId};
 use super::project::ProjectId;
 
-/// A set of rows to which those of another one are added.
+/// A set of rows that can absorb another set.
 trait Merge {
     fn merge(&mut self, other: &Self);
 }
