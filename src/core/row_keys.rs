@@ -94,7 +94,7 @@ keys! {
         pub resets: BTreeSet<String>,
         /// Load and lock all projects, and let nobody create another one meanwhile.
         pub projects: bool,
-        /// Projects whose clones are loaded too. They are needed in addition to `projects`.
+        /// Projects whose clones are loaded too. It has an effect only together with `projects`.
         pub project_nodes: BTreeSet<ProjectId>,
         /// Names or ids of projects to look up without a lock.
         pub named_projects: BTreeSet<String>,
