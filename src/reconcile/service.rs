@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 const EVERY: Duration = Duration::from_millis(500);
 /// If the database's clock and this machine's clock move apart by more than this between two readings, the database's clock has stepped.
 const STEP_MS: Ms = 2_000;
-/// For this long after a step, a leader adjusts leases by it: until that has succeeded, or once more if it is a new leader. If its
-/// predecessor did so too, it does no harm. After this time, a lease whose row another program keeps locked no longer delays the others.
+/// For this long after a step, a leader adjusts leases to it, until that has succeeded; a new leader does it once more. It does no harm if
+/// its predecessor has done so, too. After this time, a lease whose row another program keeps locked no longer delays the others.
 const FOLLOWED_FOR_MS: Ms = 10_000;
 /// The maximum number of remembered steps. If the clock steps more often in this time, only its last steps are followed.
 const MOST_STEPS: usize = 16;
@@ -43,7 +43,7 @@ impl Reading {
 /// A step of the database's clock.
 #[derive(Clone, Copy)]
 pub(super) struct ClockStep {
-    /// Its number among the steps that this process has noticed, from 1.
+    /// Its number among the steps that this process has noticed, counted from 1.
     pub number: u64,
     pub step_ms: Ms,
     noticed_ms: Ms,
