@@ -6,7 +6,7 @@ use super::Ms;
 
 /// The name of all queues together. No agent has this name, because no `agent_slug` is empty.
 pub const ALL_QUEUES: &str = "";
-/// The most queues that are paused or limited at a time.
+/// The maximum number of queues that are paused or limited at a time.
 pub const MAX_QUEUES: i64 = 1_000;
 /// The highest limit of a queue.
 pub const MAX_QUEUE_LIMIT: i64 = 10_000;

@@ -121,11 +121,11 @@ impl fmt::Display for Quota {
 
 /// The prefix of every key of this program. It marks a key for people, and for programs that look for secrets in texts.
 pub const PREFIX: &str = "bloom_";
-/// The most named keys, besides those of WorkerPools.
+/// The maximum number of named keys, without those of WorkerPools.
 pub const MAX_KEYS: usize = 1_000;
 /// The maximum number of keys of all WorkerPools together.
 pub const MAX_POOL_KEYS: usize = 10_000;
-/// The most keys of the WorkerPools of one Kubernetes namespace.
+/// The maximum number of keys of the WorkerPools of one Kubernetes namespace.
 pub const MAX_POOL_KEYS_OF_NAMESPACE: usize = 1_000;
 /// Bytes of the name of a key.
 pub const MAX_KEY_NAME: usize = 63;

@@ -70,7 +70,7 @@ pub struct Holder {
 pub struct ArtifactObject {
     /// The artifact that will refer to the object.
     pub artifact_id: uuid::Uuid,
-    /// Where the output is, and how it begins.
+    /// The location of the output, and its beginning.
     pub stored: StoredObject,
     /// The completion must be decided before this time. Cleanup of objects without an artifact starts only later, so it never removes an
     /// object that an artifact will refer to.
@@ -209,7 +209,7 @@ pub struct WorkerChange {
     pub git: Option<bool>,
     /// `Some(None)` for all that `git` allows.
     pub projects: Option<Option<Vec<String>>>,
-    /// What else the worker can do.
+    /// Further capabilities of the worker.
     pub other_capabilities: Option<BTreeMap<String, String>>,
     /// Its addresses, for people.
     pub ip_addrs: Option<Vec<String>>,
@@ -247,7 +247,7 @@ pub enum QueueChange {
 /// A change by which an administrator takes a worker out of service, or back into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CordonChange {
-    /// It gets no new tasks; what it runs goes on.
+    /// It gets no new tasks. Its current runs go on.
     Cordon,
     /// It gets tasks again, and draining ends.
     Uncordon,

@@ -96,7 +96,7 @@ pub enum Actor {
     Router,
     /// A reconciler.
     Reconciler,
-    /// A worker, for its own runs and for its return.
+    /// A worker, for its own runs, and when it comes back online.
     Worker(WorkerId),
 }
 

@@ -8,11 +8,11 @@ use super::Ms;
 use super::words::words;
 use super::worker::WorkerStatus;
 
-/// The most agents that are registered at a time. Their list is one answer, so it must fit into memory.
+/// The maximum number of registered agents. Their list is one answer, so it must fit into memory.
 pub const MAX_AGENTS: i64 = 1_000;
-/// The most projects that the control plane keeps: the same number as for the projects that workers clone.
+/// The maximum number of projects that the control plane keeps. It is the same as for the projects that workers clone.
 pub const MAX_PROJECTS: i64 = super::project::MAX_PROJECTS as i64;
-/// The most nodes of one project.
+/// The maximum number of nodes of one project.
 pub const MAX_NODES: i64 = 1_000;
 /// Nodes that have been silent for longer than this are removed when their project gets a new node or is full, unless they lead it.
 pub const NODES_KEPT_MS: Ms = 7 * 86_400_000;
@@ -20,7 +20,7 @@ pub const NODES_KEPT_MS: Ms = 7 * 86_400_000;
 pub const VERSIONS_KEPT: i64 = 10;
 /// How many jobs are kept.
 pub const JOBS_KEPT: i64 = 1_000;
-/// Bytes of one snapshot of a memory.
+/// The maximum size of one snapshot of a memory, in bytes.
 pub const MAX_MEMORY_BYTES: usize = 16 << 20;
 /// An agent that sent heartbeats and has been silent for longer than this is shown as offline.
 pub const AGENT_OFFLINE_AFTER_MS: Ms = 60_000;
@@ -52,11 +52,11 @@ pub struct Agent {
     pub name: String,
     /// Without a trailing slash; empty if it has none.
     pub url: String,
-    /// As it was registered; see [`shown_status`](Self::shown_status).
+    /// The status of its registration; see [`shown_status`](Self::shown_status).
     pub status: WorkerStatus,
     /// A JSON object, kept as it was sent.
     pub capabilities: String,
-    /// A JSON object with what the agent says of its machine and its version.
+    /// A JSON object with what the agent reports about its machine and its version.
     pub details: String,
     /// How many observations its memory has, as reported by its heartbeats; 0 before the first.
     pub obs_count: i64,
@@ -171,7 +171,7 @@ pub struct MemoryVersion {
 /// A version that a batch stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewMemory {
-    /// What is recorded of the version.
+    /// The record of the version.
     pub version: MemoryVersion,
     /// The snapshot as base64.
     pub content: Arc<str>,

@@ -32,17 +32,17 @@ words! {
 /// The id of a file is that of its artifact.
 pub type FileId = Uuid;
 
-/// The most files that one lease uploads.
+/// The maximum number of files that one lease uploads.
 pub const MAX_FILES_OF_LEASE: usize = 200;
-/// The most bytes of the files of one task.
+/// The maximum total size of the files of one task, in bytes.
 pub const MAX_FILE_BYTES_OF_TASK: i64 = 1 << 30;
 /// The maximum number of uploads that no task uses yet, for one submit key or for all other keys together.
 pub const MAX_UNUSED_UPLOADS: i64 = 1_000;
-/// The most bytes of the uploads of one submit key, or of all other keys together, that no task uses yet.
+/// The maximum total size in bytes of the uploads that no task uses yet, for one submit key or for all other keys together.
 pub const MAX_UNUSED_BYTES: i64 = 10 << 30;
 /// How long an unused upload is kept.
 pub const UNUSED_MS: Ms = 24 * 60 * 60 * 1000;
-/// The most inputs and outputs of a task.
+/// The maximum number of inputs of a task.
 pub const MAX_INPUTS: usize = 100;
 /// The maximum number of globs with which a task selects the files to keep from its runs.
 pub const MAX_OUTPUTS: usize = 32;

@@ -35,12 +35,12 @@ words! {
 /// An id is never reused: a project that is created again under the same name gets another one.
 pub type ProjectId = Uuid;
 
-/// The most projects that a worker names.
+/// The maximum number of projects that a worker names.
 pub const MAX_WORKER_PROJECTS: usize = 100;
 /// Characters of the name of a branch, a tag or a commit.
 pub const MAX_GIT_REF: usize = 255;
 
-/// The most projects.
+/// The maximum number of projects.
 pub const MAX_PROJECTS: usize = 1_000;
 /// The maximum number of workers whose clones of a project are recorded.
 pub const MAX_PROJECT_NODES: usize = 10_000;
@@ -64,14 +64,14 @@ pub struct Project {
     pub id: ProjectId,
     /// The name, which is unique among projects.
     pub name: String,
-    /// What git clones from.
+    /// The URL that git clones from.
     pub repo_url: String,
     /// Where agents put the clone ([`is_target_path`]); `None` = in a directory with the project's name.
     pub target_path: Option<String>,
     /// The worker that clones the project if a request names none: the one that the project was created with, or otherwise the first one
     /// that was asked.
     pub primary_node_id: Option<WorkerId>,
-    /// What the branches of contexts begin with, before a `/` ([`is_branch_prefix`]).
+    /// The prefix of the branches of contexts, which a `/` follows ([`is_branch_prefix`]).
     pub branch_prefix: String,
     /// The earlier prefixes, newest first.
     pub former_branch_prefixes: Vec<String>,
@@ -115,7 +115,7 @@ pub struct TaskProject {
     pub repo_url: String,
     /// The branch, tag or commit to begin with; `None` = the default branch of the repository.
     pub git_ref: Option<String>,
-    /// What becomes of the commits of the task's runs.
+    /// What happens to the commits of the task's runs.
     pub push: PushMode,
 }
 

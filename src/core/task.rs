@@ -241,7 +241,7 @@ pub struct TaskState {
     pub context_id: String,
     /// The kind of agent that the task is for, as in its [`TaskSpec`].
     pub agent_slug: String,
-    /// 0..=9; 9 is the most urgent. An edit may change it.
+    /// The priority, 0..=9; 9 is the most urgent. An edit may change it.
     pub priority: i64,
     /// Whether the task continues the conversation of its context, as in its [`TaskSpec`].
     pub session: Session,
@@ -249,7 +249,8 @@ pub struct TaskState {
     pub max_attempts: i64,
     /// The time limit of each run, in seconds. An edit or a requeue may change it.
     pub timeout_sec: i64,
-    /// As in its [`TaskSpec`]; also `None` once an edit or a requeue has set `timeout_sec`.
+    /// The longest time limit that its profile may set, as in its [`TaskSpec`]; also `None` once an edit or a requeue has set
+    /// `timeout_sec`.
     pub profile_timeout_max: Option<i64>,
     /// US dollars that all attempts together may cost; 0 = no limit. An edit or a requeue may change it.
     pub budget: f64,

@@ -21,10 +21,10 @@ words! {
     DispatchMode { Manual = "manual", Push = "push" }
 }
 
-/// The most tasks that one worker may hold.
+/// The maximum number of tasks that one worker may hold.
 pub const MAX_CONCURRENCY: i64 = 32;
 
-/// What a worker can run, as its registration says.
+/// What a worker can run, according to its registration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Capabilities {
     /// Whether it can run the Claude CLI. Lease and dispatch calls choose only such workers; claims do not require it.

@@ -24,7 +24,7 @@ pub enum Maintenance {
     PruneAudit {
         /// The age from which an entry is removed, in milliseconds.
         older_than_ms: i64,
-        /// The most entries to remove at a time.
+        /// The maximum number of entries to remove at a time.
         limit: i64,
         /// Whether entries must be in the object store before they are removed.
         only_flushed: bool,
@@ -54,7 +54,7 @@ pub enum Maintenance {
     },
     /// Removes uploads that no task used in time, and some of the chunks that are due for removal.
     RemoveFiles {
-        /// The most uploads to remove at a time.
+        /// The maximum number of uploads to remove at a time.
         limit: i64,
     },
     /// Records that this file is in the object store. Its chunks are removed later, so that readers of the chunks can finish.
@@ -95,7 +95,7 @@ pub enum Maintenance {
     RemoveTasks {
         /// Milliseconds since a task finished.
         finished_for_ms: Option<Ms>,
-        /// The most tasks to remove at a time.
+        /// The maximum number of tasks to remove at a time.
         limit: i64,
     },
     /// Adds the differences that [`Database::count_errors`](super::Database::count_errors) found. This is done only while this leadership

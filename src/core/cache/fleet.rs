@@ -57,7 +57,7 @@ impl HeldLease {
     }
 }
 
-/// What the cache knows of a worker. A lease may arrive before the row of its worker does.
+/// The cache's entry for a worker. A lease may arrive before the row of its worker does.
 #[derive(Clone, Debug, Default)]
 struct Entry {
     worker: Option<Worker>,

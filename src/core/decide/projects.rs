@@ -19,7 +19,7 @@ pub struct CreateProject {
     pub target_path: Option<String>,
     /// The worker that clones the project if a request names none; `None`: the first worker that is asked.
     pub primary_node_id: Option<WorkerId>,
-    /// What the branches of contexts begin with, before a `/`.
+    /// The prefix of the branches of contexts, which a `/` follows.
     pub branch_prefix: String,
 }
 

@@ -53,7 +53,7 @@ fn renew_lease(set: &mut WorkingSet, mut task: TaskState) -> TaskState {
     task
 }
 
-/// Renews those of these leases that the worker still holds.
+/// Renews these leases, except those that the worker no longer holds.
 #[derive(Clone, Debug)]
 pub struct RenewLeases {
     /// The worker that must hold the leases.

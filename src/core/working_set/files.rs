@@ -40,7 +40,7 @@ pub struct LoadedFiles {
     pub rows: BTreeMap<FileId, Option<KnownFile>>,
     /// Files that exist but could not be loaded because another program keeps their rows locked.
     pub locked: HashSet<FileId>,
-    /// What was uploaded under the leases that were asked for.
+    /// The uploads of the leases that were asked for.
     pub of_leases: BTreeMap<(TaskId, LeaseId), LeaseFiles>,
     /// By submit or member key; the empty name stands for all other keys.
     pub unused: BTreeMap<String, UnusedUploads>,
@@ -67,7 +67,7 @@ impl WorkingSet {
         }
     }
 
-    /// What this lease of this task has uploaded.
+    /// The uploads of this lease of this task.
     ///
     /// # Errors
     /// It is not loaded.

@@ -42,7 +42,7 @@ pub enum Halt {
     Rejected(Rejection),
     /// The operation needs these rows, and runs again in a batch that loads them.
     Need(Box<RowKeys>),
-    /// The command needs a row that another transaction keeps locked.
+    /// The command needs a row that another program keeps locked.
     Locked,
 }
 
@@ -121,13 +121,13 @@ pub struct Loaded {
     pub dependencies: HashMap<TaskId, Vec<TaskId>>,
     /// `None` if they were not loaded.
     pub api_keys: Option<LoadedKeys>,
-    /// Whether some of the keys could not be loaded because another transaction keeps them locked.
+    /// Whether some of the keys could not be loaded because another program keeps them locked.
     pub locked_api_keys: bool,
     /// `None` if they were not loaded.
     pub projects: Option<LoadedProjects>,
     /// The projects that were looked up, by the name or the id that was given.
     pub named_projects: HashMap<String, Option<Project>>,
-    /// Whether some of the projects could not be loaded because another transaction keeps them locked.
+    /// Whether some of the projects could not be loaded because another program keeps them locked.
     pub locked_projects: bool,
     /// The queues of the queued tasks if `keys.places` was set, the queues to change, and [`ALL_QUEUES`](super::agent_queue::ALL_QUEUES).
     pub queues: HashMap<String, Option<AgentQueue>>,
@@ -140,7 +140,7 @@ pub struct Loaded {
     pub queue_rows: i64,
     /// `None` if none of its rows were loaded.
     pub control_plane: Option<LoadedControlPlane>,
-    /// Whether some of its rows could not be loaded because another transaction keeps them locked.
+    /// Whether some of its rows could not be loaded because another program keeps them locked.
     pub locked_control_plane: bool,
     /// The files that were loaded, and the uploads of keys and leases.
     pub files: LoadedFiles,
@@ -407,7 +407,7 @@ impl WorkingSet {
     }
 }
 
-/// The result of a look-up, or `None` if another transaction keeps the row locked.
+/// The result of a look-up, or `None` if another program keeps the row locked.
 pub fn unless_locked<T>(found: Result<T, Halt>) -> Result<Option<T>, Halt> {
     match found {
         Err(Halt::Locked) => Ok(None),

@@ -53,17 +53,17 @@ impl Feed {
         self.committed.notify_one();
     }
 
-    /// Has the feed read now.
+    /// Requests a read of the feed.
     pub(crate) fn want(&self) {
         self.wanted.notify_one();
     }
 
-    /// Has the cache rebuilt.
+    /// Requests a rebuild of the cache.
     pub(crate) fn want_rebuild(&self) {
         self.missed.notify_one();
     }
 
-    /// Has the suspects of the cache read again, if there are any.
+    /// Requests a new read of the cache's suspects, if there are any.
     pub(crate) fn check_suspects(&self) {
         if self.replica.lock().cache.has_suspects() {
             self.want();

@@ -9,7 +9,7 @@ use bloom_test_world::world::{START, World, spec, world};
 
 const NONE: Quota = Quota { max_open_tasks: None, max_tasks_per_minute: None, max_stored_bytes: None };
 
-/// A world with the submit key `team`, and one of another team, that have this quota.
+/// A world with the submit keys `team` and `other`, which both have this quota.
 fn limited(quota: Quota) -> World {
     let mut world = world().worker("w", 9);
     world.strict = true;
