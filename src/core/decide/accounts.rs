@@ -7,8 +7,8 @@ use crate::pause::{Pause, PauseKind};
 use crate::row_keys::RowKeys;
 use crate::working_set::{Halt, WorkingSet};
 
-/// Ends the pauses of an account on those of these workers that have one. Each worker is informed until its agent itself no longer reports
-/// the pause.
+/// Ends the pauses of an account on these workers, where there are any. Each such worker's agent is informed until it no longer reports the
+/// pause itself.
 #[derive(Clone, Debug)]
 pub struct ResumeAccount {
     /// The name of the account.

@@ -11,7 +11,7 @@ use crate::wakeup::Subject;
 use crate::worker::{Worker, WorkerStatus};
 use crate::working_set::{Halt, WorkingSet, unless_locked};
 
-/// Records that the worker is seen now. A worker that was marked offline becomes online again.
+/// Records that the worker is seen now. A worker that was marked offline is no longer lost, so its own status is shown again.
 pub(super) fn see(set: &mut WorkingSet, worker: Worker) -> Worker {
     let at = set.now();
     see_at(set, worker, at)
