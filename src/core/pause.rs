@@ -1,4 +1,4 @@
-//! Pauses: why a worker takes no tasks, or no tasks of some agents, although it is online.
+//! Pauses: why a worker takes no tasks, or no tasks of some agents, although it is not offline.
 
 use serde::{Deserialize, Serialize};
 
