@@ -280,11 +280,13 @@ pub struct RunResult {
 /// The outcome of a bulk call.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct BulkResult {
-    /// Number of tasks, named by ids or filter, that the call would change: up to 1,000, in a dry run up to 100,000.
+    /// Number of tasks, named by ids or filter, that the call would change: up to 1,000, in a dry run up to 100,000. A requeue by a filter that finds
+    /// only tasks that have to wait for others looks further, up to 10,000.
     pub matched: i64,
     /// Number of tasks that were changed. One that another call cancels at the same moment counts in both answers.
     pub changed: i64,
-    /// More tasks match the filter than one call can change, or a dry run can count: call again.
+    /// More tasks match the filter than one call can change, or a dry run can count: call again. False if all tasks that the
+    /// call found have to wait for something.
     pub more: bool,
     /// When a dry run began to count, in milliseconds since the epoch. Given with the call that changes the tasks, it leaves out those that match since then. Absent
     /// otherwise.

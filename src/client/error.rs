@@ -8,10 +8,10 @@ pub enum Error {
     /// The address or the key can't be used; nothing was sent.
     #[error("{0}")]
     Usage(String),
-    /// No connection came about, or there was no answer in time. It is unknown whether the call took effect.
+    /// No connection was established, or there was no answer in time. It is unknown whether the call took effect.
     #[error("{0}")]
     Unreachable(String),
-    /// The connection came about, and broke before the end of the answer. It is unknown whether the call took effect.
+    /// The connection broke before the end of the answer. It is unknown whether the call took effect.
     #[error("{0}")]
     Broken(String),
     /// The server refused the call.
@@ -26,7 +26,7 @@ pub enum Error {
         /// What is wrong with the request, by field; the message contains it too.
         fields: Vec<(String, String)>,
     },
-    /// What came could not be written to the disk.
+    /// The answer could not be written to the disk.
     #[error("{0}")]
     Unwritten(String),
     /// The answer does not conform to the API.
@@ -49,7 +49,7 @@ impl Error {
         if let Self::Refused { status, .. } = self { Some(*status) } else { None }
     }
 
-    /// Whether somebody is at the server's address, so that the address is probably right.
+    /// Whether something answered at the server's address, so that the address is probably right.
     pub fn was_there(&self) -> bool {
         matches!(self, Self::Broken(_) | Self::Refused { .. })
     }

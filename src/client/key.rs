@@ -38,7 +38,7 @@ pub fn read_key(path: &Path) -> Result<SecretString, String> {
 #[derive(Debug, Default)]
 pub(super) struct Key {
     value: RwLock<Option<HeaderValue>>,
-    /// The file that it is in, if that may change.
+    /// The file that contains it, if it may change.
     file: Option<PathBuf>,
 }
 
@@ -61,8 +61,8 @@ fn header(key: &SecretString) -> Result<HeaderValue, Error> {
 }
 
 impl Client {
-    /// A client whose key is in this file, which is read again when the server refuses the key, and by [`renew_key`](Self::renew_key). It
-    /// shares no key with other clones.
+    /// A client whose key is in this file. The file is read again when the server refuses the key, and by [`renew_key`](Self::renew_key).
+    /// The client shares no key with other clones.
     #[must_use]
     pub fn with_key_file(self, file: Option<PathBuf>) -> Self {
         Self { key: Arc::new(Key { value: RwLock::new(self.key.value()), file }), ..self }
@@ -79,18 +79,18 @@ impl Client {
     /// Uses another key from now on, in all clones.
     ///
     /// # Errors
-    /// The key can't be sent as a header; the client goes on with the one from before.
+    /// The key can't be sent as a header; the client keeps using the previous one.
     pub fn use_key(&self, key: &SecretString) -> Result<(), Error> {
         *self.key.value.write() = Some(header(key)?);
         Ok(())
     }
 
-    /// Reads the file of the key again, if there is one, and returns whether the key is another one now.
+    /// Reads the key file again, if there is one, and returns whether the key has changed.
     ///
     /// # Errors
-    /// The file has no key that can be used; the client goes on with the one from before.
+    /// The file contains no usable key; the client keeps using the previous one.
     pub fn renew_key(&self) -> Result<bool, Error> {
-        // A pipe can be read once only.
+        // A pipe can be read only once.
         let Some(file) = self.key.file.as_deref().filter(|file| !file.exists() || file.is_file()) else { return Ok(false) };
         let key = read_key(file).map_err(|why| Error::Usage(format!("the key file {}: {why}", file.display())))?;
         let key = Some(header(&key)?);

@@ -57,15 +57,15 @@ pub fn now_ms() -> Ms {
 /// One server and its key. Cheap to clone; clones share connections.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// Replaced when the files of its TLS have changed.
+    /// Replaced when the TLS files have changed.
     http: Arc<RwLock<reqwest::Client>>,
     base: Url,
-    /// The proxy of the environment that calls go through.
+    /// The proxy from the environment that calls go through.
     proxy: Option<Proxy>,
     key: Arc<Key>,
-    /// Where the address comes from, if its user did not give it with the command.
+    /// Where the address comes from, unless the user gave it with the command.
     origin: Option<Arc<str>>,
-    /// The span that its calls have as their parent.
+    /// The parent span of the calls.
     traceparent: Option<TraceContext>,
 }
 
@@ -94,7 +94,7 @@ impl Client {
         let url = if has_scheme { server.to_owned() } else { format!("http://{server}") };
         let mut base = Url::parse(&url).map_err(|error| wrong(&error.to_string()))?;
         if !has_scheme && !is_loopback(&base) {
-            // The key must not go over a network unencrypted because of a missing word.
+            // A missing scheme must not send the key over the network unencrypted.
             return Err(wrong("it begins with neither https:// nor http://"));
         }
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
@@ -107,13 +107,13 @@ impl Client {
         base.set_fragment(None);
         base.set_path(&format!("{}/", base.path().trim_end_matches('/').to_owned()));
         let key = Arc::new(Key::new(key)?);
-        // A proxy would look for this machine's addresses on its own machine.
+        // A proxy would take an address of this machine for one of its own machine.
         let proxy = if is_loopback(&base) { None } else { Proxy::of_environment(&base) };
         let http = Arc::new(RwLock::new(http_client(&base, tls)?));
         Ok(Self { http, base, proxy, key, origin: None, traceparent: None })
     }
 
-    /// The same client, whose errors tell where its address comes from: `BLOOM_SERVER`.
+    /// The same client, whose errors say where its address comes from, such as `BLOOM_SERVER`.
     #[must_use]
     pub fn with_origin(self, origin: &str) -> Self {
         Self { origin: Some(origin.into()), ..self }
@@ -125,10 +125,10 @@ impl Client {
         Self { traceparent, ..self.clone() }
     }
 
-    /// Uses other TLS files from now on, in all clones. Calls that are under way end as they began.
+    /// Uses other TLS files from now on, in all clones. Calls in progress are not affected.
     ///
     /// # Errors
-    /// TLS can't be set up with them; the client goes on with those from before.
+    /// TLS can't be set up with them; the client keeps using the previous ones.
     pub fn use_tls(&self, tls: &Tls) -> Result<(), Error> {
         let http = http_client(&self.base, tls)?;
         *self.http.write() = http;
@@ -152,8 +152,8 @@ impl Client {
         self.send(Method::POST, path, Some(body), CALL_LIMIT).await?.json()
     }
 
-    /// Sends once, and once more if the server refuses the key and the file of the key has another one by now. `path` begins with `api/` and
-    /// its parts are encoded. `limit` is the time until the end of the answer.
+    /// Sends the request once, and again if the server refuses the key and the key file now contains another one. `path` begins with
+    /// `api/`, and its parts are encoded. `limit` is the time until the end of the answer.
     ///
     /// # Errors
     /// See [`Error`].
@@ -218,11 +218,11 @@ impl Client {
 
     fn refusal(&self, status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
         if status == 401 {
-            // A file that can't be used leaves the key as it is, and this refusal tells of it.
+            // If the file can't be used, the key stays as it is, and the refusal itself reports it.
             let _ = self.renew_key();
         }
         let refused = match refusal(status, headers, body, self.key.value().is_some()) {
-            // The commands of the user who runs a `dev` find its key; those of another user, or with another HOME, do not.
+            // Commands of the user who runs a `dev` server find its key; those of another user, or with another HOME, do not.
             Error::Refused { status, message, retry_after, fields } if message == NEEDS_KEY && is_loopback(&self.base) => {
                 let message = format!("{message}; that of `dev` is in the file dev.key of its data directory, which it tells at its start");
                 Error::Refused { status, message, retry_after, fields }
@@ -239,7 +239,7 @@ impl Client {
     }
 
     fn request(&self, method: Method, path: &str) -> Result<RequestBuilder, Error> {
-        // The URL's parser would resolve these, even percent-encoded: the call would be another one.
+        // The URL parser would resolve these segments, even percent-encoded, and the call would go to another path.
         let (parts, _) = path.split_once('?').unwrap_or((path, ""));
         if let Some(name) = parts.split('/').find(|part| matches!(*part, "." | "..")) {
             return Err(Error::Usage(format!("the name {name} can't be sent: no URL can contain it")));
@@ -307,18 +307,18 @@ fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// A connection to the unspecified address, such as 0.0.0.0, leads to this machine.
+/// Whether the address is one of this machine. A connection to the unspecified address, such as 0.0.0.0, leads to this machine, too.
 fn is_own(address: IpAddr) -> bool {
     let address = address.to_canonical();
     address.is_loopback() || address.is_unspecified()
 }
 
-/// Whether the other side has answered the beginning of TLS with something else.
+/// Whether the peer answered the TLS handshake with something that is not TLS.
 fn is_not_tls(error: &reqwest::Error) -> bool {
     error.is_connect() && cause(error).contains("InvalidContentType")
 }
 
-/// Whether what has answered is not HTTP, so it is not the server.
+/// Whether the answer is not HTTP, so that it can't come from the server.
 fn is_not_http(error: &reqwest::Error) -> bool {
     std::iter::successors(error.source(), |&error| error.source()).any(|error| error.downcast_ref().is_some_and(hyper::Error::is_parse))
 }
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(path(&format!("api/runtime/workers/{}", part("al\npha"))), "/bloom/api/runtime/workers/al%0Apha");
     }
 
-    /// What a call says if the other side does this with the connection.
+    /// The error of a call whose peer handles the connection like this.
     async fn called(answer: impl AsyncFn(TcpStream)) -> Error {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = Client::new(&format!("http://{}", listener.local_addr().unwrap()), None, &Tls::default()).unwrap();

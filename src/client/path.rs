@@ -6,7 +6,7 @@ use reqwest::header::HeaderValue;
 /// The characters that are not encoded in a part of a path (RFC 3986, unreserved).
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Encodes a part of a path. Without that, a slash would split the part, and URL parsers would drop line breaks.
+/// Encodes a part of a path. Otherwise a slash would split the part, and URL parsers would drop line breaks.
 pub fn part(text: &str) -> String {
     utf8_percent_encode(text, UNRESERVED).to_string()
 }

@@ -1,4 +1,4 @@
-//! The proxy that the environment names for calls, for the texts of errors.
+//! The proxy that the environment sets for calls, for error texts.
 
 use std::error::Error as _;
 
@@ -7,7 +7,7 @@ use url::Url;
 
 use bloom_outbound::cause;
 
-/// Where calls go, and which variable says so.
+/// The proxy of calls, and the variable that sets it.
 #[derive(Clone, Debug)]
 pub(crate) struct Proxy {
     /// Host and port, without the user and the password that the variable may contain.
@@ -16,7 +16,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// The proxy for calls to this address: chosen as the calls themselves choose it, with the exceptions of NO_PROXY.
+    /// The proxy for calls to this address. It is chosen in the same way as for the calls themselves, taking NO_PROXY into account.
     pub(crate) fn of_environment(server: &Url) -> Option<Self> {
         let server = server.as_str().parse().ok()?;
         let chosen = Matcher::from_env().intercept(&server)?;
@@ -41,7 +41,7 @@ impl Proxy {
         if why.starts_with("tunnel error") {
             return Some(format!("the proxy of the environment ({variable}: {address}) makes no connection to {server}: {why}"));
         }
-        // A connection that came about leads to the proxy too, and may then fail at the server's TLS.
+        // An established connection leads to the proxy too, and may then fail at the server's TLS.
         let is_before = |error: &dyn std::error::Error| ["tcp connect error", "dns error"].contains(&error.to_string().as_str());
         let is_unreachable = error.is_timeout() || std::iter::successors(error.source(), |&error| error.source()).any(is_before);
         is_unreachable.then(|| {

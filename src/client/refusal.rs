@@ -1,4 +1,4 @@
-//! Why a server, or something before it, refuses a call.
+//! Why a server, or something in front of it, refuses a call.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use serde_json::Value;
 use super::Error;
 
 const MAX_ERROR_CHARS: usize = 1000;
-/// How much of an error answer that is not from the API is repeated.
+/// How many characters of an error answer that is not from the API are repeated.
 const MAX_FOREIGN_CHARS: usize = 200;
-/// What to check if something else than the server has answered.
+/// What to check if something other than the server has answered.
 pub(crate) const NOT_THE_API: &str = "check the address, and whether the server behind the proxy runs";
 
 pub(crate) const NEEDS_KEY: &str = "the server needs a key: give it with --key-file or BLOOM_KEY";
@@ -40,7 +40,7 @@ pub(crate) fn refusal(status: u16, headers: &HeaderMap, body: &[u8], has_key: bo
         // The server names the setting.
         (413, message) if message.contains("the server's limit") => format!("{message}; send less, or raise this limit"),
         (413, message) => format!("{message}; send less, or raise the server's MAX_BODY_BYTES"),
-        // It is not the limit of calls, of which each answer tells.
+        // This is not the rate limit, which each answer reports in its headers.
         (429, message) if message.starts_with("The quota of this key") => message,
         (429, message) => match headers.get("ratelimit-limit").and_then(|limit| limit.to_str().ok()) {
             Some(limit) => {
@@ -71,7 +71,7 @@ fn foreign(status: u16, body: &[u8]) -> String {
     format!("the answer {answer} is not from this API{words}: {advice}")
 }
 
-/// The text of an answer that leads elsewhere. Calls do not follow it, because they would take the key along.
+/// The text for a redirect. Calls do not follow it, because they would send the key along.
 fn moved(status: u16, url: &str) -> String {
     let url: String = url.chars().take(MAX_FOREIGN_CHARS).collect();
     format!("the address leads to another one ({status}): {url}. Give that of the server there, such as https:// instead of http://")
@@ -83,8 +83,8 @@ struct Told {
     fields: Vec<(String, String)>,
 }
 
-/// The text of `{"error": "text"}`, or the texts of `{"error": {"formErrors", "fieldErrors"}}` in one line. `None`: this is no error of the
-/// API.
+/// The text of `{"error": "text"}`, or the texts of `{"error": {"formErrors", "fieldErrors"}}` in one line. `None`: the body is no error of
+/// the API.
 fn told(body: &[u8]) -> Option<Told> {
     let value: Value = serde_json::from_slice(body).ok()?;
     let (message, fields) = match value.get("error")? {

@@ -7,7 +7,7 @@ use reqwest::Response;
 use super::Error;
 use bloom_outbound::cause;
 
-/// The server sends at least a comment every 15 s.
+/// Longer than the server is ever silent: it sends at least a comment every 15 s.
 const SILENCE: Duration = Duration::from_secs(60);
 const MAX_EVENT_BYTES: usize = 64 << 20;
 
@@ -16,9 +16,9 @@ const MAX_EVENT_BYTES: usize = 64 << 20;
 pub struct Event {
     /// `message` if the server gave no name.
     pub name: String,
-    /// Its content; its lines are joined by line feeds.
+    /// The content, with its lines joined by line feeds.
     pub data: String,
-    /// The id that the server gave it; `None` if it gave none.
+    /// The event's id; `None` if the server gave none.
     pub id: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What a client needs for TLS beside the certificates of the operating system.
+//! The certificates and keys that a client needs for TLS, besides the certificates of the operating system.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -34,7 +34,7 @@ pub struct Files {
 /// PEM files with a certificate and its private key.
 #[derive(Clone, Debug)]
 pub struct IdentityFiles {
-    /// The certificate, and behind it those of the authorities between it and the root.
+    /// The certificate, followed by those of the intermediate authorities.
     pub certificate: PathBuf,
     /// The private key of the certificate.
     pub key: PathBuf,
@@ -52,7 +52,7 @@ impl Tls {
     /// # Errors
     /// A file can't be read, or does not contain what it should.
     pub fn read(files: Files) -> Result<Self, Error> {
-        // The parser of keys needs a provider, which is installed once for the process.
+        // The parser of keys needs a TLS provider, which is installed once for the process.
         bloom_outbound::install_tls_provider();
         let mut contents = DefaultHasher::new();
         let mut read = |path: &Path, flag: &str| {
@@ -101,7 +101,7 @@ impl Tls {
         self.files.authorities.is_some() || self.files.identity.is_some()
     }
 
-    /// Has the client of this builder trust the authorities, and show its certificate.
+    /// Makes the client of this builder trust the authorities and present its certificate.
     pub fn add_to(&self, builder: ClientBuilder) -> ClientBuilder {
         let builder = builder.tls_certs_merge(self.authorities.iter().cloned());
         match &self.identity {
@@ -111,7 +111,7 @@ impl Tls {
     }
 }
 
-/// What to do about a certificate that was refused, on this side or on the other. `None` if the failure is another one.
+/// What to do about a certificate that one of the two sides refused. `None` if the failure has another cause.
 pub(super) fn advice(cause: &str) -> Option<&'static str> {
     let has = |words: &[&str]| words.iter().any(|word| cause.contains(word));
     // If another authority has the name of the right one, the signature is wrong: DecryptError.

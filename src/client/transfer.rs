@@ -1,4 +1,4 @@
-//! Files: sent and received in pieces, so that none is in memory as a whole.
+//! Sends and receives files in pieces, so that no file is in memory as a whole.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -10,14 +10,14 @@ use tokio::fs::File;
 
 use super::{Answer, CALL_LIMIT, Client, Error};
 
-/// Bytes that take a second on the slowest line.
+/// Bytes per second on the slowest connection.
 const SLOWEST: u64 = 16 << 10;
 
 fn limit(bytes: u64) -> Duration {
     CALL_LIMIT + Duration::from_secs(bytes / SLOWEST)
 }
 
-/// What is written is digested, too.
+/// A writer that also computes the digest of what is written.
 #[derive(Debug)]
 pub struct Digesting<W> {
     into: W,
@@ -25,12 +25,12 @@ pub struct Digesting<W> {
 }
 
 impl<W> Digesting<W> {
-    /// Writes into `into`. The digest begins here.
+    /// Writes into `into`. The digest starts here.
     pub fn new(into: W) -> Self {
         Self { into, digest: Sha256::new() }
     }
 
-    /// Where it was written, and its SHA-256 in hexadecimal.
+    /// Returns the inner writer, and the SHA-256 of what was written, in hexadecimal.
     pub fn finish(self) -> (W, String) {
         (self.into, hex::encode(self.digest.finalize()))
     }
@@ -60,10 +60,10 @@ impl Client {
         self.answer(request, limit).await
     }
 
-    /// Writes what a GET answers, `bytes` if all is well, and returns how many came.
+    /// Writes the body of a GET's answer, which should have `bytes` bytes, and returns how many were received.
     ///
     /// # Errors
-    /// See [`Error`]; also if more than `bytes` come, or they can't be written.
+    /// See [`Error`]; also if more than `bytes` bytes arrive, or they can't be written.
     pub async fn download(&self, path: &str, bytes: u64, into: &mut (impl Write + Send)) -> Result<u64, Error> {
         let limit = limit(bytes);
         let request = self.request(Method::GET, path)?.timeout(limit);

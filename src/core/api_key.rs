@@ -1,4 +1,4 @@
-//! Named keys of the API. Only a digest of each is known here; the key itself exists only at its owner.
+//! Named keys of the API. The server stores only a digest of each key; the key itself exists only at its owner.
 
 use std::fmt;
 
@@ -26,23 +26,23 @@ words! {
 }
 
 impl Scope {
-    /// Whether tasks belong to the keys that create them, which may have a team and a quota.
+    /// Whether tasks belong to the keys of this scope that create them. Such keys may have a team and a quota.
     pub fn owns_tasks(self) -> bool {
         matches!(self, Self::Submit | Self::Member)
     }
 }
 
-/// Whose tasks a key sees and changes, if not those of all.
+/// The owner whose tasks a key may see and change, if the key may not see all tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// Those that the submit key with this name created.
+    /// The tasks that the submit key with this name created.
     Key(String),
-    /// Those that the keys of this team created.
+    /// The tasks that the keys of this team created.
     Team(String),
 }
 
 impl Owner {
-    /// In front of the names that its keys choose. Names of keys have no `:`, so no key reaches the names of a team.
+    /// The prefix of the names that its keys choose. Names of keys have no `:`, so no key can use the names of a team.
     pub fn prefix(&self) -> String {
         match self {
             Self::Key(name) => name.clone(),
@@ -54,7 +54,7 @@ impl Owner {
 /// A named key, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKey {
-    /// It identifies the key, in lists, in the audit trail, and as the owner of tasks.
+    /// The name, which identifies the key in lists, in the audit trail, and as the owner of tasks.
     pub name: String,
     /// The SHA-256 digest of the key, in hexadecimal.
     pub digest: String,
@@ -64,37 +64,37 @@ pub struct ApiKey {
     pub scope: Scope,
     /// The worker that the key speaks for, or the only worker that the join token enrolls.
     pub worker: Option<WorkerId>,
-    /// Whether that worker may name the URL that the server calls.
+    /// Whether that worker may set the URL that the server calls.
     pub push: bool,
-    /// The Kubernetes namespaces whose tasks that worker may serve; `None` = all tasks, also those of no namespace.
+    /// The Kubernetes namespaces whose tasks that worker may serve; `None` = all tasks, including those of no namespace.
     pub namespaces: Option<Vec<String>>,
     /// When it was created.
     pub created_at: Ms,
-    /// From this time on it opens nothing; `None`: it never expires.
+    /// When the key stops working; `None`: it never expires.
     pub expires_at: Option<Ms>,
     /// The [`Actor`](super::audit::Actor) that created it.
     pub created_by: String,
-    /// The most that the tasks and uploads of the key may be; without a limit for keys that own no tasks.
+    /// The limits of the key's tasks and uploads. Keys that own no tasks have no limits.
     pub quota: Quota,
-    /// Whose member keys see the tasks that it creates. A submit key may have one, a member key has one.
+    /// The team whose member keys see the tasks that it creates. A submit key may have a team; a member key always has one.
     pub team: Option<String>,
 }
 
-/// The key that stood under a name before it was rotated.
+/// The previous key of this name, before it was rotated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormerKey {
     /// Its SHA-256 digest, in hexadecimal.
     pub digest: String,
-    /// From this time on it opens nothing.
+    /// When the previous key stops working.
     pub until: Ms,
 }
 
-/// The most that the owner of a submit or member key may have; `None` = no limit.
+/// The limits of the owner of a submit or member key; `None` = no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
     /// Tasks that have not finished.
     pub max_open_tasks: Option<i64>,
-    /// Tasks that are created or requeued in a minute. As many may be at once; their room comes back evenly over a minute.
+    /// Tasks that are created or requeued in a minute. The whole allowance may be used at once; it is refilled evenly over a minute.
     pub max_tasks_per_minute: Option<i64>,
     /// Bytes of its uploads and tasks: prompts, answers, events and files, and [`TASK_BYTES`](super::task::TASK_BYTES) for each task.
     pub max_stored_bytes: Option<i64>,
@@ -119,55 +119,56 @@ impl fmt::Display for Quota {
     }
 }
 
-/// Marks a key as one of this program, for people and for programs that look for secrets in texts.
+/// The prefix of every key of this program. It marks a key for people, and for programs that look for secrets in texts.
 pub const PREFIX: &str = "bloom_";
-/// The most named keys, besides those of WorkerPools.
+/// The maximum number of named keys, without those of WorkerPools.
 pub const MAX_KEYS: usize = 1_000;
-/// The most keys of all WorkerPools, and of those of one Kubernetes namespace.
+/// The maximum number of keys of all WorkerPools together.
 pub const MAX_POOL_KEYS: usize = 10_000;
-/// The most keys of the WorkerPools of one Kubernetes namespace.
+/// The maximum number of keys of the WorkerPools of one Kubernetes namespace.
 pub const MAX_POOL_KEYS_OF_NAMESPACE: usize = 1_000;
 /// Bytes of the name of a key.
 pub const MAX_KEY_NAME: usize = 63;
-/// The largest limits of a [`Quota`].
+/// The largest limit of tasks in a [`Quota`].
 pub const MAX_QUOTA_TASKS: i64 = 10_000_000;
 /// The largest limit of the stored bytes of a [`Quota`].
 pub const MAX_QUOTA_BYTES: i64 = 1 << 50;
-/// Before the worker's name in the name of the key that enrolling creates.
+/// The prefix of the name of a key that enrolling creates; the worker's name follows.
 const ENROLLED: &str = "worker-";
-/// Limit of the names of workers that can be enrolled: the name of the key has to fit.
+/// The maximum length of the names of workers that can be enrolled, so that the name of the key fits.
 pub const MAX_ENROLLED_NAME: usize = MAX_KEY_NAME - ENROLLED.len();
 
 impl ApiKey {
-    /// Whose tasks it sees; `None` if its scope does not limit that.
+    /// Whose tasks the key may see; `None` if its scope does not limit that.
     pub fn sees(&self) -> Option<Owner> {
         match self.scope {
             Scope::Submit => Some(Owner::Key(self.name.clone())),
-            // Each has a team, and no team has this name.
+            // Each member key has a team, and no team has this name.
             Scope::Member => Some(Owner::Team(self.team.clone().unwrap_or_else(|| "/".to_owned()))),
             Scope::Admin | Scope::Worker | Scope::Read | Scope::Join => None,
         }
     }
 
-    /// The key that stood under this name before, as a key of its own: it opens the same until its own end.
+    /// The previous key of this name, as a separate key. It has the same rights until it expires.
     pub fn before_rotation(&self) -> Option<Self> {
         let FormerKey { digest, until } = self.former.clone()?;
         Some(Self { digest, expires_at: Some(until), former: None, ..self.clone() })
     }
 
-    /// Whether the key opens nothing any more, because its time is over.
+    /// Whether the key has expired.
     pub fn has_expired(&self, now: Ms) -> bool {
         self.expires_at.is_some_and(|at| at <= now)
     }
 
-    /// The Kubernetes namespace whose WorkerPool has the key; `None` for the key of anybody else. The name of a key does not tell: an
-    /// administrator may choose any.
+    /// The Kubernetes namespace whose WorkerPool has the key; `None` for all other keys. The key's name can't show this, because an
+    /// administrator may choose any name.
     pub fn pool_namespace(&self) -> Option<&str> {
         namespace_of_actor(&self.created_by)
     }
 }
 
-/// Whether this can be the name of a key. It has no `/`, which ends the name in front of the names of a submit key's contexts.
+/// Whether this can be the name of a key. It must not contain `/`, which separates the key's name from the names of a submit key's
+/// contexts.
 pub fn is_key_name(name: &str) -> bool {
     (1..=MAX_KEY_NAME).contains(&name.len())
         && name.starts_with(|first: char| first.is_ascii_alphanumeric())

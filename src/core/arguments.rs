@@ -1,4 +1,4 @@
-//! The arguments of operations, as far as other crates build them too.
+//! The arguments of those operations that other crates build, too.
 
 use std::collections::BTreeMap;
 
@@ -12,24 +12,24 @@ use super::task::{Outcome, Reason};
 use super::usage::Usage;
 use super::worker::{DispatchMode, WorkerStatus};
 
-/// A period after an outage in which no lease ends, even if it has expired: nobody could renew leases during the outage.
+/// A period after an outage in which no lease ends, even if it has expired, because nobody could renew leases during the outage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grace {
     /// When service resumed, by the database's clock.
     pub resumed_at: Ms,
-    /// For this long after `resumed_at`, or for their TTL if that is shorter, leases do not end.
+    /// Leases do not end for this long after `resumed_at`, or for their TTL if that is shorter.
     pub grace_ms: i64,
-    /// When the lease was found to be due. If the current time is far from it, the clock has stepped or the command has waited long, and it
-    /// is unknown whether the lease could be renewed in between.
+    /// When the lease was found to be due. If the current time is far from it, the clock has stepped or the command has waited long, so it
+    /// is unknown whether the lease could have been renewed in between.
     pub found_due_at: Option<Ms>,
 }
 
-/// The workers among which a lease call chooses.
+/// The workers that a lease call may choose from.
 #[derive(Clone, Debug)]
 pub enum Choice {
     /// This worker alone, if it may run the task and has a free slot.
     Named(WorkerId),
-    /// The best of these workers; `context` is the task's context, if the caller knows it.
+    /// The best of these workers. `context` is the task's context, if the caller knows it.
     Among {
         /// The names of the workers to look at first; if none of them fits, all workers are loaded.
         workers: Vec<WorkerId>,
@@ -43,19 +43,20 @@ pub enum Choice {
 pub struct Claim {
     /// The worker that claims, and gets the leases.
     pub worker: WorkerId,
-    /// Tasks that looked ready for this worker, best first. There are more than `max` if some of them may be blocked.
+    /// Tasks that seemed ready for this worker, best first. There are more than `max` if some of them may be blocked.
     pub candidates: Vec<TaskId>,
     /// The maximum number of new leases.
     pub max: usize,
-    /// Leases that the worker knows. Its other leases made by claims are delivered again. `None` if the request did not list any.
+    /// Leases that the worker already has. Its other leases from earlier claims are delivered again. `None` if the request did not list
+    /// any.
     pub held: Option<Vec<LeaseId>>,
-    /// The agent that claims; `None` if it does not tell.
+    /// The agent that claims; `None` if it did not send its instance.
     pub instance: Option<InstanceId>,
     /// The TTL of the new leases, in ms.
     pub ttl_ms: i64,
 }
 
-/// Who acts on a lease, as named in the request: the lease's id, the worker that holds it, both, or neither.
+/// Who acts on a lease, as the request names it: by the lease's id, by the worker that holds it, by both, or by neither.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Holder {
     /// The id of the lease; `None`: whichever is active.
@@ -69,10 +70,10 @@ pub struct Holder {
 pub struct ArtifactObject {
     /// The artifact that will refer to the object.
     pub artifact_id: uuid::Uuid,
-    /// Where the output is, and how it begins.
+    /// The location of the output, and its beginning.
     pub stored: StoredObject,
-    /// The completion must be decided before this time. Objects without an artifact are removed later than this, so none is that an artifact
-    /// will refer to.
+    /// The completion must be decided before this time. Cleanup of objects without an artifact starts only later, so it never removes an
+    /// object that an artifact will refer to.
     pub until: Ms,
 }
 
@@ -91,33 +92,34 @@ pub struct Completion {
     pub error_message: Option<String>,
     /// How long the run took, in ms.
     pub duration_ms: i64,
-    /// How many tokens the run used in all; `None`: not told.
+    /// How many tokens the run used in total; `None` if the agent did not report it.
     pub tokens_used: Option<i64>,
-    /// What kind of artifact the output is, as the client names it; `LLM_RESULT` by default.
+    /// The artifact type of the output, as the client names it; `LLM_RESULT` by default.
     pub artifact_type: String,
     /// Tags of the artifact, as the client names them.
     pub artifact_tags: Vec<String>,
     /// What went wrong without making the run fail, for people.
     pub warnings: Vec<String>,
-    /// The output, if it was written to the object store before; `output` is `None` then.
+    /// The output, if it was already written to the object store. `output` is `None` then.
     pub object: Option<ArtifactObject>,
-    /// Why the run failed; `None` in an error counts as `agent_error`.
+    /// Why the run failed. `None` counts as `agent_error` if the run failed.
     pub reason: Option<Reason>,
     /// Whether the task is queued again after an error, as long as attempts and budget remain.
     pub retryable: bool,
-    /// If the task is queued again: not before this time; `None`: after a backoff.
+    /// The earliest time of the next attempt, if the task is queued again; `None`: after a backoff.
     pub retry_at: Option<Ms>,
-    /// If the task is queued again: the attempt does not count towards `max_attempts`, as long as it may be given back.
+    /// Whether the attempt is given back if the task is queued again, so that it does not count towards `max_attempts`. The number of
+    /// give-backs is limited.
     pub keep_attempt: bool,
-    /// What the run used; `None`: not known.
+    /// What the run used; `None` if the agent did not report it.
     pub usage: Option<Usage>,
-    /// The conversation of the agent, which later tasks of the context continue; `None`: the run told of none.
+    /// The conversation of the agent, which later tasks of the context continue; `None` if the run reported none.
     pub session_id: Option<String>,
     /// The model that the run used.
     pub model: Option<String>,
-    /// The `seq` of the run's last event; `None`: no event is to come.
+    /// The `seq` of the run's last event; `None` if no event will follow.
     pub last_event_seq: Option<i64>,
-    /// The branch and the commit in the task's project that the run has made.
+    /// The branch that the run has made in the task's project.
     pub branch: Option<String>,
     /// The last commit on this branch after the run.
     pub commit: Option<String>,
@@ -133,7 +135,7 @@ impl Completion {
 /// An event of a run, as its agent sends it.
 #[derive(Clone, Debug)]
 pub struct NewEvent {
-    /// Its position in the events of the lease, numbered by the sender. What has been sent before is skipped.
+    /// Its position among the events of the lease, numbered by the sender. Events that were sent before are skipped.
     pub seq: i64,
     /// What the event is about.
     pub kind: EventKind,
@@ -151,12 +153,12 @@ pub enum PushEnd {
         /// What the agent answered, for people.
         message: String,
     },
-    /// As far as is known, the agent does not have the task, so it goes back to the queue and the attempt does not count. With
-    /// `unless_running`, the agent may have started the run; if a heartbeat has arrived, the lease goes on.
+    /// As far as the server can tell, the agent does not have the task. The task goes back to the queue, and the attempt does not count.
+    /// With `unless_running`, the agent may have started the run: if a heartbeat has arrived, the lease stays.
     Undelivered {
         /// Why it could not be delivered, for people.
         message: String,
-        /// Whether the agent may have got the task: then a task that runs by now stays with it.
+        /// Whether the agent may have received the task. If so, a task that is running by now stays with it.
         unless_running: bool,
     },
 }
@@ -164,10 +166,10 @@ pub enum PushEnd {
 /// Why a worker is marked offline.
 #[derive(Clone, Debug)]
 pub enum Loss {
-    /// It was not seen for `for_ms`. Service resumed at `served_since`: only the time since then counts, unless it resumed because this
-    /// replica started (`has_started`), and the worker had not been seen for that long by then.
+    /// It was not seen for `for_ms`. Service resumed at `served_since`, and only the time since then counts. The exception: service resumed
+    /// because this replica started (`has_started`), and the worker had already been silent for `for_ms` by then.
     Silent {
-        /// The silence, in ms, after which a worker is lost.
+        /// The silence, in ms, after which a worker is considered lost.
         for_ms: i64,
         /// When service resumed, by the database's clock.
         served_since: Ms,
@@ -178,7 +180,7 @@ pub enum Loss {
     Unreachable(String),
     /// Its agent was removed from the machine.
     Uninstalled,
-    /// The pod in which it ran has ended.
+    /// The pod that it ran in has ended.
     PodEnded,
 }
 
@@ -187,7 +189,7 @@ pub enum Loss {
 pub struct WorkerChange {
     /// The name of the worker that is registered or listed.
     pub id: WorkerId,
-    /// Where the server reaches its agent; empty removes the URL.
+    /// The URL of its agent; empty removes the URL.
     pub url: Option<String>,
     /// Whether it is there and takes tasks.
     pub status: Option<WorkerStatus>,
@@ -199,15 +201,15 @@ pub struct WorkerChange {
     pub labels: Option<Vec<String>>,
     /// `Some(None)` for all.
     pub agents: Option<Option<Vec<String>>>,
-    /// The agents for which it has profiles; `Some(None)` if it does not tell.
+    /// The agents for which it has profiles; `Some(None)` if it does not report them.
     pub profiles: Option<Option<Vec<String>>>,
-    /// The Kubernetes namespaces whose tasks it serves. A change can't lift this limit again.
+    /// The Kubernetes namespaces whose tasks it serves. A later change can't lift this limit.
     pub namespaces: Option<Vec<String>>,
     /// Whether it can clone any project.
     pub git: Option<bool>,
     /// `Some(None)` for all that `git` allows.
     pub projects: Option<Option<Vec<String>>>,
-    /// What else the worker can do.
+    /// Further capabilities of the worker.
     pub other_capabilities: Option<BTreeMap<String, String>>,
     /// Its addresses, for people.
     pub ip_addrs: Option<Vec<String>>,
@@ -219,36 +221,36 @@ pub struct WorkerChange {
     pub install_method: Option<String>,
     /// Whether the server pushes tasks to it by itself.
     pub dispatch: Option<DispatchMode>,
-    /// How many observations its memory database has; only the control plane's list tells.
+    /// How many observations its memory database has. Only the control plane's list reports it.
     pub obs_count: Option<i64>,
-    /// The digest of its memory database; only the control plane's list tells.
+    /// The digest of its memory database. Only the control plane's list reports it.
     pub db_sha: Option<String>,
-    /// Why it takes no tasks, or none of some agents; an empty list ends its pauses.
+    /// Why it takes no tasks, or no tasks of some agents. An empty list ends its pauses.
     pub pauses: Option<Vec<Pause>>,
-    /// The agent that registers. If another one has the name and is not offline, the change is refused.
+    /// The agent that registers. The change is refused if another agent has the name and is not offline.
     pub instance: Option<InstanceId>,
     /// Who makes the change, for the audit trail.
     pub actor: Actor,
 }
 
-/// What is changed of a queue.
+/// A change of a queue's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueChange {
-    /// No more leases of the queue are made.
+    /// The queue grants no more leases.
     Pause,
-    /// Leases of the queue are made again.
+    /// The queue grants leases again.
     Resume,
-    /// The most active leases; `None` removes the limit.
+    /// The maximum number of active leases; `None` removes the limit.
     Limit(Option<i64>),
 }
 
-/// What is changed of a worker that an administrator takes out of service, or back.
+/// A change by which an administrator takes a worker out of service, or back into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CordonChange {
-    /// It gets no new tasks; what it runs goes on.
+    /// It gets no new tasks. Its current runs go on.
     Cordon,
-    /// It gets tasks again, and is not drained any more.
+    /// It gets tasks again, and draining ends.
     Uncordon,
-    /// It gets no new tasks, and its agent hands back the runs that are still going on after its grace.
+    /// It gets no new tasks. Its agent hands back the runs that are still going on after its grace period.
     Drain,
 }

@@ -10,8 +10,8 @@ use super::ids::{TaskId, WorkerId};
 use super::origin::Origin;
 use super::words::words;
 
-/// The longest time between an entry's timestamp and the end of its commit. The store gives up a transaction that takes longer, so whoever
-/// follows the trail finds late entries by reading this much of it again.
+/// The longest time between an entry's timestamp and the end of its commit. The store aborts a transaction that takes longer. Readers that
+/// follow the trail therefore find late entries by reading this much of it again.
 pub const COMMIT_WITHIN_MS: Ms = 20_000;
 
 words! {
@@ -46,7 +46,7 @@ words! {
 }
 
 impl Action {
-    /// What people decide, and programs in their name. What runs, workers and reconcilers do by themselves is much more.
+    /// The actions that people decide, or programs on their behalf. Runs, workers and reconcilers cause many more entries by themselves.
     pub const OF_PEOPLE: &'static [Self] = &[
         Self::ConfigUpdated,
         Self::ConnectionTest,
@@ -96,19 +96,20 @@ pub enum Actor {
     Router,
     /// A reconciler.
     Reconciler,
-    /// A worker, for its own runs and for its return.
+    /// A worker, for its own runs, and when it comes back online.
     Worker(WorkerId),
 }
 
 impl Actor {
-    /// Who makes and ends leases of this origin.
+    /// The actor that makes and ends leases of this origin.
     pub(super) fn of(origin: Origin) -> Self {
         if origin.is_in_order() { Self::Reconciler } else { Self::Router }
     }
 }
 
 impl Actor {
-    /// The actor as text. The prefix of a key keeps it apart from the other actors, for example from a worker with the name of a key.
+    /// The actor as text. The prefix of a key distinguishes it from the other actors, for example from a worker that has the same name as
+    /// the key.
     pub(super) fn named(&self, by: &Requester) -> String {
         by.key.as_ref().map_or_else(|| self.to_string(), |key| format!("{KEY}{key}"))
     }
@@ -117,39 +118,39 @@ impl Actor {
 /// The request from which a command comes; empty for a command of the server itself.
 #[derive(Clone, Debug, Default)]
 pub struct Requester {
-    /// The id in the header of the answer; `None` for a command of the server itself.
+    /// The request id in the header of the answer; `None` for a command of the server itself.
     pub request_id: Option<String>,
-    /// The name of the key that the request used; `None` for a key of the environment, and without keys.
+    /// The name of the key that the request used; `None` for a key from the environment, and if no keys are used.
     pub key: Option<Arc<str>>,
     /// Whether that key has a quota.
     pub has_quota: bool,
-    /// It is a submit or member key.
+    /// Whether that key is a submit or member key.
     pub owns_tasks: bool,
 }
 
 impl Requester {
-    /// The objects of a Kubernetes namespace. No client can pose as them, because no key has a colon in its name.
+    /// The requester for the objects of a Kubernetes namespace. No client can impersonate it, because no key has a colon in its name.
     pub fn of_namespace(namespace: &str) -> Self {
         Self { key: Some(format!("{NAMESPACE}{namespace}").into()), ..Self::default() }
     }
 
-    /// The Kubernetes namespace in whose name the command is given.
+    /// The Kubernetes namespace on whose behalf the command is given.
     pub fn namespace(&self) -> Option<&str> {
         self.key.as_deref()?.strip_prefix(NAMESPACE)
     }
 }
 
-/// The text of the actor that [`Requester::of_namespace`] is. What begins with that of the empty name is such an actor.
+/// The text of the actor for [`Requester::of_namespace`]. The text for the empty name is a prefix of the texts for all namespaces.
 pub fn actor_of_namespace(namespace: &str) -> String {
     format!("{KEY}{NAMESPACE}{namespace}")
 }
 
-/// The Kubernetes namespace that the text of an actor names.
+/// The Kubernetes namespace that an actor's text names.
 pub fn namespace_of_actor(actor: &str) -> Option<&str> {
     actor.strip_prefix(KEY)?.strip_prefix(NAMESPACE)
 }
 
-/// The task and the worker that an entry concerns, besides its entity: those of a lease, or the worker that acted.
+/// The task and the worker that an entry concerns, in addition to its entity: those of a lease, or the worker that acted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Concerns<'a> {
     /// The task that the entry concerns, if it is not the entity.
@@ -159,18 +160,18 @@ pub struct Concerns<'a> {
 }
 
 impl<'a> Concerns<'a> {
-    /// Besides its entity, the entry concerns only this worker.
+    /// The entry concerns only this worker, in addition to its entity.
     pub fn worker(worker: &'a str) -> Self {
         Self { worker: Some(worker), ..Self::default() }
     }
 }
 
-/// Before the name of a key that is an actor.
+/// The prefix of an actor that is a named key.
 const KEY: &str = "key:";
-/// Before the name of a Kubernetes namespace that is the requester.
+/// The prefix of a requester that is a Kubernetes namespace.
 const NAMESPACE: &str = "kubernetes:";
 
-/// Whether a worker must not have this name, because the audit trail shows it for somebody else. Capitals and spaces make no difference.
+/// Whether a worker must not have this name, because the audit trail uses it for another actor. Case and surrounding spaces are ignored.
 pub fn is_name_of_another_actor(worker: &str) -> bool {
     let name = worker.trim().to_lowercase();
     name.starts_with(KEY) || [Actor::Api, Actor::Admin, Actor::Router, Actor::Reconciler].iter().any(|actor| actor.to_string() == name)
@@ -199,15 +200,15 @@ pub struct AuditEntry {
     pub action: Action,
     /// The kind of object that was changed.
     pub entity_type: EntityType,
-    /// Which object was changed: the id of a task or a lease, the name of a worker or a key, or what else identifies it.
+    /// What was changed: the id of a task or a lease, the name of a worker or a key, or another identifier.
     pub entity_id: String,
     /// An [`Actor`] as text, or `key:` and the name of the key that was used.
     pub actor: String,
-    /// What else there is to say, for people; may be empty.
+    /// Further details for people; may be empty.
     pub detail: String,
     /// The request that caused the change: the request id in the header of its answer.
     pub request_id: Option<String>,
-    /// The task that the entry is about, also if its entity is a lease.
+    /// The task that the entry is about, even if its entity is a lease.
     pub task_id: Option<TaskId>,
     /// The worker that the entry is about, that acted, or that had the lease.
     pub worker_id: Option<WorkerId>,

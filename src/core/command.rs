@@ -13,11 +13,11 @@ pub use super::row_keys::{AFTER_ALL, ControlPlaneKeys, NodeKey, RowKeys};
 /// An operation, from a request or a reconciler.
 #[derive(Clone, Debug)]
 pub struct Command<O = Op> {
-    /// What is to be changed.
+    /// The operation to apply.
     pub op: O,
-    /// The request from which the command comes; empty for a command of the server itself.
+    /// The request that the command comes from; empty for a command of the server itself.
     pub by: Requester,
-    /// Set by reconcilers: the command is rejected if the leadership of this epoch is over.
+    /// The epoch of the leader that sent the command; set by reconcilers. The command is rejected if that leadership has ended.
     pub epoch: Option<i64>,
 }
 

@@ -8,19 +8,19 @@ use super::Ms;
 use super::words::words;
 use super::worker::WorkerStatus;
 
-/// The most agents that are registered at a time. Their list is one answer, so it must fit into memory.
+/// The maximum number of registered agents. Their list is one answer, so it must fit into memory.
 pub const MAX_AGENTS: i64 = 1_000;
-/// The most projects that the control plane knows: as many as there may be projects that workers clone.
+/// The maximum number of projects that the control plane keeps. It is the same as for the projects that workers clone.
 pub const MAX_PROJECTS: i64 = super::project::MAX_PROJECTS as i64;
-/// The most nodes of one project.
+/// The maximum number of nodes of one project.
 pub const MAX_NODES: i64 = 1_000;
-/// Nodes that were silent for longer than this are removed when their project gets a new node or is full, unless they lead.
+/// Nodes that have been silent for longer than this are removed when their project gets a new node or is full, unless they lead it.
 pub const NODES_KEPT_MS: Ms = 7 * 86_400_000;
 /// How many versions of a project's memory are kept.
 pub const VERSIONS_KEPT: i64 = 10;
 /// How many jobs are kept.
 pub const JOBS_KEPT: i64 = 1_000;
-/// Bytes of one snapshot of a memory.
+/// The maximum size of one snapshot of a memory, in bytes.
 pub const MAX_MEMORY_BYTES: usize = 16 << 20;
 /// An agent that sent heartbeats and has been silent for longer than this is shown as offline.
 pub const AGENT_OFFLINE_AFTER_MS: Ms = 60_000;
@@ -52,17 +52,17 @@ pub struct Agent {
     pub name: String,
     /// Without a trailing slash; empty if it has none.
     pub url: String,
-    /// As it was registered; see [`shown_status`](Self::shown_status).
+    /// The status of its registration; see [`shown_status`](Self::shown_status).
     pub status: WorkerStatus,
     /// A JSON object, kept as it was sent.
     pub capabilities: String,
-    /// A JSON object with what the agent says of its machine and its version.
+    /// A JSON object with what the agent reports about its machine and its version.
     pub details: String,
-    /// How many observations its memory has, as its heartbeats tell; 0 before the first.
+    /// How many observations its memory has, as reported by its heartbeats; 0 before the first.
     pub obs_count: i64,
-    /// The digest of its memory database, as its heartbeats tell; empty before the first.
+    /// The digest of its memory database, as reported by its heartbeats; empty before the first.
     pub db_sha: String,
-    /// Its addresses: at first those of its registration, after a heartbeat those of its node.
+    /// Its addresses: those of its registration, until a heartbeat reports those of its node.
     pub ip_addrs: Vec<String>,
     /// When it was registered.
     pub registered_at: Ms,
@@ -71,7 +71,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// An agent that sends heartbeats is offline when they stop. One that never sent any keeps the status of its registration.
+    /// The status to show. An agent that sends heartbeats is offline when they stop. An agent that never sent one keeps the status of its
+    /// registration.
     pub fn shown_status(&self, now: Ms) -> WorkerStatus {
         let is_silent = self.last_seen.is_some_and(|seen| now.saturating_sub(seen) > AGENT_OFFLINE_AFTER_MS);
         if is_silent { WorkerStatus::Offline } else { self.status }
@@ -83,7 +84,7 @@ impl Agent {
 pub struct Project {
     /// The first 16 hexadecimal digits of the SHA-256 digest of the name.
     pub canonical_id: String,
-    /// Its canonical id, until its name is known.
+    /// The name, or the canonical id while the name is unknown.
     pub name: String,
     /// How it became known; `manual` once somebody has registered it.
     pub source: Source,
@@ -91,11 +92,11 @@ pub struct Project {
     pub created_at: Ms,
     /// When a node of it last sent a heartbeat; `None`: none has.
     pub last_seen: Option<Ms>,
-    /// The node that was chosen last.
+    /// The node that was selected last.
     pub leader: Option<String>,
-    /// It rises with each choice: what was read under an earlier term is refused.
+    /// Rises with each selection. Data that was read under an earlier term is refused.
     pub term: i64,
-    /// How long a leadership lasts without a heartbeat of the leader, in ms; 0 before the first choice.
+    /// How long a leadership lasts without a heartbeat of the leader, in ms; 0 before the first selection.
     pub lease_ms: i64,
     /// Until when the leader leads. Its heartbeats renew this.
     pub lease_until: Option<Ms>,
@@ -111,7 +112,7 @@ impl Project {
         self.leader.as_deref().filter(|_| self.lease_until.is_some_and(|until| until > now))
     }
 
-    /// What this node is in the project now.
+    /// The role of this node in the project now.
     pub fn role(&self, node: &str, now: Ms) -> Role {
         match self.primary(now) {
             None => Role::Unknown,
@@ -120,7 +121,7 @@ impl Project {
         }
     }
 
-    /// Extends the lease of the leader from now on, never shortens it.
+    /// Extends the leader's lease, counted from now. Never shortens it.
     pub fn renew(&mut self, now: Ms) {
         let until = now.saturating_add(self.lease_ms);
         self.lease_until = self.lease_until.map(|known| known.max(until));
@@ -134,13 +135,13 @@ pub struct Node {
     pub canonical_id: String,
     /// The machine's name, which is that of its agent.
     pub node_id: String,
-    /// How many observations its copy has, as its last heartbeat that tells it says; 0 if none did.
+    /// How many observations its copy has, from the last heartbeat that reported it; 0 if none did.
     pub obs_count: i64,
-    /// The digest of its copy, as its last heartbeat that tells it says; empty if none did.
+    /// The digest of its copy, from the last heartbeat that reported it; empty if none did.
     pub db_sha: String,
-    /// Its addresses, as its last heartbeat that tells them says.
+    /// Its addresses, from the last heartbeat that reported them.
     pub ip_addrs: Vec<String>,
-    /// What the node itself calls the project; `None` if no heartbeat has told it.
+    /// The node's own name for the project; `None` if no heartbeat has reported it.
     pub project_id: Option<String>,
     /// When it last sent a heartbeat.
     pub last_seen: Ms,
@@ -157,7 +158,7 @@ pub struct MemoryVersion {
     pub version: i64,
     /// The node from which the snapshot came.
     pub node_id: String,
-    /// The term in which its node led the project.
+    /// The term in which the node led the project.
     pub term: i64,
     /// The SHA-256 digest of the snapshot, in hexadecimal.
     pub sha256: String,
@@ -170,7 +171,7 @@ pub struct MemoryVersion {
 /// A version that a batch stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewMemory {
-    /// What is recorded of the version.
+    /// The record of the version.
     pub version: MemoryVersion,
     /// The snapshot as base64.
     pub content: Arc<str>,
@@ -199,7 +200,7 @@ pub struct Job {
     pub stderr: String,
     /// 0 if it succeeded, else 1.
     pub returncode: i64,
-    /// Everything was checked, and nothing changed.
+    /// Whether it was a dry run: everything was checked, and nothing changed.
     pub dryrun: bool,
     /// When the job began.
     pub created_at: Ms,
@@ -209,7 +210,7 @@ pub struct Job {
     pub request_id: Option<String>,
 }
 
-/// A job as it is reported: it gets its id and the time of its end when it is stored.
+/// A job as it is reported. The job gets its id and its end time when it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewJob {
     /// Whether the memory was stored or delivered.
@@ -230,7 +231,7 @@ pub struct NewJob {
     pub stderr: String,
     /// 0 if it succeeded, else 1.
     pub returncode: i64,
-    /// Everything was checked, and nothing changed.
+    /// Whether it was a dry run: everything was checked, and nothing changed.
     pub dryrun: bool,
     /// When the job began.
     pub created_at: Ms,

@@ -1,4 +1,4 @@
-//! Events of runs: what agents tell of them while they go on.
+//! Events of runs, which agents report while the runs are in progress.
 
 use super::Ms;
 use super::ids::{LeaseId, TaskId};

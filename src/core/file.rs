@@ -1,4 +1,4 @@
-//! Files: what clients upload for tasks, and what agents upload of their runs.
+//! Files: uploads of clients for tasks, and uploads of agents from their runs.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -32,66 +32,66 @@ words! {
 /// The id of a file is that of its artifact.
 pub type FileId = Uuid;
 
-/// The most files that one lease uploads.
+/// The maximum number of files that one lease uploads.
 pub const MAX_FILES_OF_LEASE: usize = 200;
-/// The most bytes of the files of one task.
+/// The maximum total size of the files of one task, in bytes.
 pub const MAX_FILE_BYTES_OF_TASK: i64 = 1 << 30;
-/// The most uploads of one submit key, or of all other keys together, that no task uses yet, and their bytes.
+/// The maximum number of uploads that no task uses yet, for one submit key or for all other keys together.
 pub const MAX_UNUSED_UPLOADS: i64 = 1_000;
-/// The most bytes of the uploads of one submit key, or of all other keys together, that no task uses yet.
+/// The maximum total size in bytes of the uploads that no task uses yet, for one submit key or for all other keys together.
 pub const MAX_UNUSED_BYTES: i64 = 10 << 30;
-/// How long an upload is kept that no task uses.
+/// How long an unused upload is kept.
 pub const UNUSED_MS: Ms = 24 * 60 * 60 * 1000;
-/// The most inputs and outputs of a task.
+/// The maximum number of inputs of a task.
 pub const MAX_INPUTS: usize = 100;
-/// The most globs with which a task names the files that are kept of its runs.
+/// The maximum number of globs with which a task selects the files to keep from its runs.
 pub const MAX_OUTPUTS: usize = 32;
 /// Characters of one of these globs.
 pub const MAX_OUTPUT_CHARS: usize = 255;
-/// The longest name of a file, and the longest path of an input.
+/// The maximum length of the name of a file, and of the path of an input.
 pub const MAX_PATH_BYTES: usize = 1024;
 /// Bytes of the content type of a file.
 pub const MAX_CONTENT_TYPE: usize = 255;
 
-/// A file. Its content is beside it, or in the object store.
+/// A file. Its content is stored separately in the database, or in the object store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     /// The file's id, which is also that of its artifact.
     pub id: FileId,
     /// The submit or member key that uploaded it; empty if another key did.
     pub owner: String,
-    /// The team that this key had; empty if it had none.
+    /// The team of this key; empty if it had none.
     pub team: String,
-    /// The task whose run it is of; `None`: it is an upload.
+    /// The task whose run uploaded it; `None`: it is a client's upload.
     pub task_id: Option<TaskId>,
-    /// The lease of the run that uploaded it; `None`: it is an upload.
+    /// The lease of the run that uploaded it; `None`: it is a client's upload.
     pub lease_id: Option<LeaseId>,
-    /// The worker that had this lease; `None`: it is an upload.
+    /// The worker that had this lease; `None`: it is a client's upload.
     pub worker_id: Option<WorkerId>,
-    /// A relative path, see [`path_problem`].
+    /// A relative path; see [`path_problem`].
     pub name: String,
-    /// The media type that its uploader named.
+    /// The media type, as its uploader named it.
     pub content_type: String,
     /// The size of the content in bytes.
     pub bytes: i64,
-    /// Of the content, in lower-case hexadecimal.
+    /// The SHA-256 digest of the content, in lower-case hexadecimal.
     pub sha256: String,
-    /// Whether it is for tasks or of a run.
+    /// Whether it is an input of tasks, or comes from a run.
     pub kind: FileKind,
-    /// When it was added, after all of its content had arrived.
+    /// When it was added, which is after all of its content had arrived.
     pub created_at: Ms,
-    /// When the upload is removed unless a task uses it; `None`: a task uses it, or it is of a run.
+    /// When the upload is removed unless a task uses it. `None`: a task uses it, or it comes from a run.
     pub remove_at: Option<Ms>,
-    /// `minio://bucket/key` or `s3://bucket/key`; `None`: the database has the content.
+    /// `minio://bucket/key` or `s3://bucket/key`; `None`: the content is in the database.
     pub object_url: Option<String>,
 }
 
-/// A file that a task gets: where its run finds it, and what it is.
+/// A file that a task gets: its path for the run, and its metadata.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Input {
     /// The upload whose content the run gets.
     pub artifact_id: FileId,
-    /// Below the directory of the run; see [`path_problem`].
+    /// The path, relative to the directory of the run; see [`path_problem`].
     pub path: String,
     /// The media type of the file, taken from the upload when the task is created.
     pub content_type: String,
@@ -101,7 +101,8 @@ pub struct Input {
     pub sha256: String,
 }
 
-/// Why the text is no path of a file below a directory, if it is none. Such a path leads nowhere else, and not into the data of git.
+/// Why the text is not a valid path of a file below a directory; `None` if it is valid. A valid path does not lead out of the directory or
+/// into git's data.
 pub fn path_problem(path: &str) -> Option<&'static str> {
     let is_git = |part: &str| part.eq_ignore_ascii_case(".git");
     if path.is_empty() {
@@ -121,9 +122,9 @@ pub fn path_problem(path: &str) -> Option<&'static str> {
     }
 }
 
-/// Two of the paths that can't be there together: they are equal, or one is a directory of the other.
+/// Two of the paths that exclude each other, because they are equal or one is a directory of the other.
 pub fn path_clash<'a>(paths: impl IntoIterator<Item = &'a str>) -> Option<(&'a str, &'a str)> {
-    // With '/' as the smallest character, what is below a path follows it at once.
+    // With '/' as the smallest character, the paths below a path directly follow it.
     let mut sorted: Vec<&str> = paths.into_iter().collect();
     sorted.sort_unstable_by(|a, b| a.split('/').cmp(b.split('/')));
     let is_within = |(above, below): (&'a str, &'a str)| {

@@ -1,23 +1,23 @@
-//! Identifiers: UUIDs of version 7, so that the order of ids is the order of creation.
+//! Identifiers. They are UUIDs of version 7, so that ids sort in the order of creation.
 
 use uuid::{Builder, Uuid};
 
 use super::Ms;
 
-/// Identifies a task, and is never used again.
+/// Identifies a task. It is never reused.
 pub type TaskId = Uuid;
 /// Identifies a lease: the fencing token of the run.
 pub type LeaseId = Uuid;
 /// A worker's id is its name.
 pub type WorkerId = String;
-/// An agent, from its first start on: kept while its directory stays where it is and its machine runs.
+/// Identifies an agent since its first start. It is kept as long as the agent's directory stays in place and its machine runs.
 pub type InstanceId = Uuid;
-/// A question of a run, by the id that its agent chose.
+/// Identifies a question of a run. The agent chooses it.
 pub type QuestionId = Uuid;
 
-/// Makes ids for one batch, in ascending order, from the batch's time and from random bits that the caller gives.
+/// Makes ids for one batch, in ascending order, from the batch's time and from random bits that the caller provides.
 ///
-/// Ids of one source and one millisecond differ by a counter; ids of two sources differ by their random bits.
+/// Ids of one source in the same millisecond differ by a counter; ids of two sources differ by their random bits.
 #[derive(Clone, Debug)]
 pub struct IdSource {
     now_ms: Ms,
@@ -29,7 +29,7 @@ pub struct IdSource {
 const PER_MS: u32 = 1 << 20;
 
 impl IdSource {
-    /// A source for a batch that begins at this time. `seed` is random, and differs between batches.
+    /// A source for a batch that begins at this time. `seed` must be random, and must differ between batches.
     pub fn new(now_ms: Ms, seed: u64) -> Self {
         Self { now_ms, seed, counter: 0 }
     }
@@ -43,8 +43,8 @@ impl IdSource {
         let counter = self.counter;
         self.counter += 1;
         let random = self.draw();
-        // The upper bits of the counter follow the time, then its lower bits, then random bits, so ids of a batch sort in order of
-        // creation.
+        // The upper bits of the counter follow the time, then come its lower bits, then random bits. Ids of a batch therefore sort in the
+        // order of creation.
         let mut tail = [0u8; 10];
         tail[0] = (counter >> 16) as u8 & 0x0f;
         tail[1] = (counter >> 8) as u8;
@@ -60,7 +60,7 @@ impl IdSource {
         self.now_ms
     }
 
-    /// Later ids sort after this id, even if it was made in the same millisecond or by a clock that was ahead.
+    /// Makes later ids sort after this id, even if it was made in the same millisecond or by a clock that was ahead.
     pub fn rise_above(&mut self, id: Uuid) {
         // An imported id of another version would move the clock by thousands of years.
         if !has_time(id) {
@@ -73,7 +73,7 @@ impl IdSource {
         }
     }
 
-    /// Later ids sort after all ids that the other source has made.
+    /// Makes later ids sort after all ids that the other source has made.
     pub fn rise_above_source(&mut self, other: &Self) {
         if (other.now_ms, other.counter) > (self.now_ms, self.counter) {
             self.now_ms = other.now_ms;
@@ -81,7 +81,7 @@ impl IdSource {
         }
     }
 
-    /// Later ids have a time after this one.
+    /// Makes later ids have a time after this one.
     pub fn rise_past(&mut self, at: Ms) {
         if at >= self.now_ms {
             self.now_ms = at + 1;
@@ -99,12 +99,12 @@ impl IdSource {
     }
 }
 
-/// Whether the id contains the time of its creation. Ids of imported rows need not.
+/// Whether the id contains the time of its creation. The ids of imported rows may not.
 pub fn has_time(id: Uuid) -> bool {
     id.get_version_num() == 7
 }
 
-/// The creation time that the id contains, if it does.
+/// The creation time that the id contains; `None` if it contains none.
 pub fn time_of(id: Uuid) -> Option<Ms> {
     has_time(id).then(|| created_at(id))
 }

@@ -1,10 +1,11 @@
-//! Addresses as they may be shown: in answers, logs, the audit trail and error texts.
+//! URLs as they may be shown: in answers, logs, the audit trail and error texts.
 
-/// A URL without user and password. What looks like an `@` in a path may belong to a password that was not percent-encoded, so
-/// everything up to the last `@` is left out. So is what is before an `@` that was percent-encoded by mistake, perhaps several times.
+/// A URL without its user and password. An `@` in what looks like a path may belong to a password that was not percent-encoded, so
+/// everything up to the last `@` is left out. The same applies to everything before an `@` that was percent-encoded by mistake, even
+/// several times.
 pub fn masked_url(text: &str) -> String {
     let literal = text.rsplit_once('@');
-    // Behind an `@` that separates the password, an encoded one in a path is a part of that path.
+    // After an `@` that separates the password, an encoded `@` in a path is part of that path.
     let place = literal.map_or(text, |(_, place)| place);
     let authority = if literal.is_none() { place } else { place.split(['/', '?', '#']).next().unwrap_or_default() };
     let split = after_encoded_at(authority).and_then(|at| place.get(at..)).map(|place| ("", place)).or(literal);
@@ -15,7 +16,7 @@ pub fn masked_url(text: &str) -> String {
     }
 }
 
-/// As [`masked_url`], also without the query, which may contain a token.
+/// Like [`masked_url`], but also without the query, which may contain a token.
 pub fn masked_query(text: &str) -> String {
     let shown = masked_url(text);
     match shown.split_once('?') {
@@ -24,7 +25,7 @@ pub fn masked_query(text: &str) -> String {
     }
 }
 
-/// The place behind the last `%40`, `%2540`, `%252540` and so on.
+/// The position after the last `%40`, `%2540`, `%252540` and so on.
 fn after_encoded_at(text: &str) -> Option<usize> {
     let is_at = |start: &usize| {
         text.get(*start..).and_then(|rest| rest.strip_prefix('%')).is_some_and(|rest| {

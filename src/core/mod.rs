@@ -1,8 +1,8 @@
 //! The state model and its rules: pure, synchronous, without a clock, randomness or I/O.
 //!
 //! Everything that changes a task, a lease or a worker is an operation ([`op`]). [`decide`](decide::decide) applies one to a
-//! [`WorkingSet`](working_set::WorkingSet) of loaded rows and answers it, rejects it, or asks for more rows. The engine runs it on rows of
-//! the database; tests and the model checker run it on rows that they make up.
+//! [`WorkingSet`](working_set::WorkingSet) of loaded rows. It answers the operation, rejects it, or asks for more rows. The engine runs it
+//! on rows of the database; tests and the model checker run it on rows that they make up.
 
 #![warn(missing_docs, unreachable_pub)]
 
@@ -45,7 +45,7 @@ mod words;
 pub mod worker;
 pub mod working_set;
 
-/// Milliseconds since the Unix epoch, the unit of all times in the API.
+/// Milliseconds since the Unix epoch, which is the unit of all times in the API.
 pub type Ms = i64;
-/// A day.
+/// The length of a day.
 pub const DAY_MS: Ms = 86_400_000;

@@ -1,4 +1,4 @@
-//! The operations of the state model. A file of [`decide`](super::decide) declares each one: what it needs, does and answers.
+//! The operations of the state model. Each one is declared in a file of [`decide`](super::decide), with what it needs, does and returns.
 
 pub use super::arguments::{Claim, Completion, WorkerChange};
 pub use super::decide::accounts::ResumeAccount;

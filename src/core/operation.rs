@@ -1,10 +1,10 @@
-//! What an operation is.
+//! The trait of all operations.
 
 use super::reply::Reply;
 use super::row_keys::RowKeys;
 use super::working_set::{Halt, WorkingSet};
 
-/// How much of a batch an operation takes, roughly.
+/// The approximate share of a batch that an operation takes.
 #[derive(Clone, Copy, Debug)]
 pub struct Weight {
     /// Rows that it reads or writes.
@@ -19,30 +19,30 @@ impl Default for Weight {
     }
 }
 
-/// How soon an operation is decided while others wait; the first is the most urgent.
+/// How soon an operation is decided while others wait. The first variant is the most urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
-    /// Signs of life, ends and placement.
+    /// Signs of life, ends of runs, and placement.
     Now,
-    /// Re-evaluations: the replies to completions wait for them.
+    /// Re-evaluations. The replies to completions wait for them.
     FollowUp,
-    /// New tasks, and changes of tasks that wait.
+    /// New tasks, and changes of waiting tasks.
     New,
-    /// Many new tasks at once, and what nobody waits for.
+    /// Many new tasks at once, and operations that nobody waits for.
     Bulk,
 }
 
 impl Urgency {
-    /// How many there are.
+    /// The number of variants.
     pub const COUNT: usize = 4;
 }
 
 /// A change of the state model, with its arguments.
 pub trait Operation {
-    /// What the caller gets once the operation has committed.
+    /// The result that the caller gets once the operation has committed.
     type Reply: Into<Reply> + TryFrom<Reply>;
 
-    /// Whether it places leases or sets up workers. Such operations lock workers, and have a writer of their own.
+    /// Whether it places leases or sets up workers. Such operations lock workers, and have a separate writer.
     fn is_placement(&self) -> bool {
         false
     }
@@ -57,10 +57,10 @@ pub trait Operation {
         Urgency::Now
     }
 
-    /// Adds the rows that it always needs. If it needs others too, [`decide`](Self::decide) asks for them.
+    /// Adds the rows that it always needs. If it turns out to need others too, [`decide`](Self::decide) asks for them.
     fn add_keys(&self, _keys: &mut RowKeys) {}
 
-    /// Applies the operation. `Ok` may have changed the working set, `Err` has not.
+    /// Applies the operation. `Ok` may have changed the working set; `Err` has not.
     ///
     /// # Errors
     /// The operation is rejected, or it needs rows that are not loaded.

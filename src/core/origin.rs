@@ -1,4 +1,4 @@
-//! How a lease was made, and what follows from it.
+//! How a lease was made, and what that implies.
 
 use super::words::words;
 
@@ -17,13 +17,13 @@ words! {
 }
 
 impl Origin {
-    /// Whether the worker got the task together with the lease, by claim or push. Then the run starts when the lease does, and a lease
+    /// Whether the worker got the task together with the lease, by a claim or a push. The run then starts with the lease, and a lease
     /// without heartbeats may never have arrived.
     pub fn is_delivered(self) -> bool {
         self != Self::Call
     }
 
-    /// Whether the system chose when to run the task. Then at most one task of a context runs at a time; other calls are not restricted.
+    /// Whether the system chose when to run the task. If so, at most one task of a context runs at a time. Other calls are not restricted.
     pub fn is_in_order(self) -> bool {
         matches!(self, Self::Claim | Self::Push)
     }

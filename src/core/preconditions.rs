@@ -1,7 +1,7 @@
-//! The state that a task must be in for a call, whatever the content of the request.
+//! The state that a task must be in for a call, independent of the content of the request.
 //!
-//! Commands check it in their commit. The HTTP server also checks it when the content of a request is invalid, because by the contract the
-//! errors below come before errors of content.
+//! Commands check it in their commit. The HTTP server also checks it when the content of a request is invalid, because the contract gives
+//! the errors below precedence over errors of content.
 
 use super::arguments::Holder;
 use super::ids::{LeaseId, WorkerId};
@@ -9,7 +9,7 @@ use super::rejection::Rejection;
 use super::task::{ActiveLease, Parked, Status, TaskState};
 
 impl TaskState {
-    /// A lease call takes a task that no condition holds back. The order of its context and reservations do not restrict such calls.
+    /// Checks that a lease call can take the task. The order of its context and reservations do not restrict such calls.
     pub fn check_leasable(&self) -> Result<(), Rejection> {
         self.check_queued()?;
         match self.parked {
@@ -21,7 +21,7 @@ impl TaskState {
         }
     }
 
-    /// The task waits in the queue, whatever parks it.
+    /// Checks that the task waits in the queue, whether parked or not.
     ///
     /// # Errors
     /// The task is leased or running, or has ended.
@@ -53,7 +53,8 @@ impl TaskState {
         self.lease.is_none() && self.last_lease.as_ref().is_some_and(|last| last.id == lease)
     }
 
-    /// A run may send events while it holds the lease, and also after that until the next lease begins.
+    /// Checks that this sender may send events of a run. A run may do so while it holds the lease, and after that until the next lease
+    /// begins.
     pub fn check_events(&self, sender: &Holder) -> Result<(), Rejection> {
         match self.last_lease.as_ref().filter(|last| self.lease.is_none() && sender.lease == Some(last.id)) {
             Some(last) => sender.must_be(&last.worker_id),
@@ -61,7 +62,7 @@ impl TaskState {
         }
     }
 
-    /// Why a completion is refused whose lease is not the active one.
+    /// Why a completion is refused if its lease is not the active one.
     pub fn not_completable(&self, not_held: Rejection) -> Rejection {
         match not_held {
             Rejection::NotTheActiveLease(_) => not_held,
@@ -71,7 +72,7 @@ impl TaskState {
 }
 
 impl Holder {
-    /// Refuses another worker than the one that has, or had, the lease.
+    /// Rejects a worker other than the one that has, or had, the lease.
     fn must_be(&self, worker: &WorkerId) -> Result<(), Rejection> {
         match self.worker.as_ref().filter(|named| *named != worker) {
             Some(named) => Err(Rejection::NotTheActiveLease(self.lease.map_or_else(|| named.clone(), |id| id.to_string()))),

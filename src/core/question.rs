@@ -1,40 +1,40 @@
-//! What a run asks a person: whether it may use a tool, or questions in words.
+//! Questions of runs to a person: whether the run may use a tool, or questions in words.
 
 use serde::{Deserialize, Serialize};
 
 use super::Ms;
 use super::ids::{LeaseId, QuestionId};
 
-/// A question of a run that goes on. It ends with its lease.
+/// A question of a run that is in progress. It ends with its lease.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Question {
-    /// Chosen by the agent, another one for each question.
+    /// The id, which the agent chooses. Each question has a different one.
     pub id: QuestionId,
     /// The lease of the run that asks.
     pub lease: LeaseId,
-    /// The tool that the run wants to use, by the name that the agent's program has for it.
+    /// The tool that the run wants to use, named as in the agent's program.
     pub tool: String,
-    /// JSON text: what the tool is to do.
+    /// The input of the tool, as JSON text.
     pub input: String,
-    /// The questions in words, if that is what the tool does; empty: a person decides whether the tool may be used.
+    /// The questions in words, if the tool asks some. If there are none, a person decides whether the tool may be used.
     pub texts: Vec<String>,
     /// When it was asked.
     pub asked_at: Ms,
-    /// No answer is taken after this time.
+    /// No answer is accepted after this time.
     pub until: Ms,
-    /// By how much the end of the lease was put off, in ms.
+    /// By how much the end of the lease was postponed, in ms.
     pub put_off_ms: i64,
-    /// What a person has answered; `None`: nobody has yet. A question that ended without an answer has a denial here.
+    /// The answer of a person; `None` if there is none yet. A question that ended without an answer has a denial here.
     pub answer: Option<Answer>,
-    /// It is over, and asks nobody any more: a call about it that comes late must not ask it again.
+    /// Whether it is over. A late call about it must not ask it again.
     #[serde(default)]
     pub is_over: bool,
-    /// The questions of the lease before this one, the newest last, as far as they are remembered.
+    /// The earlier questions of the lease that are still remembered, the newest last.
     #[serde(default)]
     pub past: Vec<QuestionId>,
 }
 
-/// How many questions of a lease are remembered that are over: a call does not come later than after so many others.
+/// How many ended questions of a lease are remembered. No call is so late that more questions than this came after it.
 const PAST: usize = 32;
 
 impl Question {
@@ -47,21 +47,21 @@ impl Question {
         over
     }
 
-    /// The question is over: nobody is asked any more, and what was asked is forgotten.
+    /// Ends the question. Nobody is asked any more, and its content is discarded.
     pub fn end(&mut self) {
-        // Programs that do not know `is_over` take it for answered, so that they ask nobody.
+        // Older programs that do not know `is_over` treat it as answered, so that they ask nobody.
         self.answer.get_or_insert(Answer { allow: false, message: None, texts: Vec::new() });
         (self.is_over, self.put_off_ms) = (true, 0);
         "null".clone_into(&mut self.input);
         self.texts.clear();
     }
 
-    /// Whether the question of this id is over.
+    /// Whether the question with this id is over.
     pub fn knows_as_over(&self, id: QuestionId) -> bool {
         self.is_over && self.id == id || self.past.contains(&id)
     }
 
-    /// Remembers a question that is over, and forgets the oldest one if there are too many.
+    /// Remembers an ended question, and discards the oldest one if there are too many.
     pub fn add_past(&mut self, id: QuestionId) {
         if self.past.len() >= PAST {
             self.past.remove(0);
@@ -70,13 +70,13 @@ impl Question {
     }
 }
 
-/// What a person answered.
+/// The answer of a person.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Answer {
-    /// Whether the run may use the tool, or the questions in words are answered; `false`: denied.
+    /// Whether the run may use the tool, or whether the questions in words are answered; `false`: denied.
     pub allow: bool,
-    /// Why not, for the run.
+    /// The reason for a denial, for the run.
     pub message: Option<String>,
-    /// One for each of the question's texts.
+    /// One text for each of the question's texts.
     pub texts: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! What a reconciler did last.
+//! The last runs of a reconciler.
 
 use super::Ms;
 use super::words::words;
@@ -15,40 +15,41 @@ words! {
     }
 }
 
-/// How long after its time a run that has not begun is late. It is longer than a change of leader takes.
+/// How long after its scheduled time a run that has not begun is considered late. It is longer than a change of leader takes.
 const LATE_MS: Ms = 60_000;
 
-/// The last runs of a reconciler, as the replica knows them that runs it, since it does. Times are milliseconds since the epoch.
+/// The last runs of a reconciler, as recorded by the replica that runs it, since that replica began to run it. Times are milliseconds since
+/// the epoch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReconcilerRun {
     /// The name of the reconciler, as in the metrics.
     pub name: String,
     /// The longest pause between two runs; `None` if it runs only when something has changed.
     pub every_ms: Option<Ms>,
-    /// When the last run began; before the first one, when the replica began to run the reconciler.
+    /// When the last run began. Before the first run, it is when the replica began to run the reconciler.
     pub started_at: Ms,
-    /// When the oldest run began that has not ended; `None` if none is in progress.
+    /// When the oldest unfinished run began; `None` if none is in progress.
     pub running_since: Option<Ms>,
-    /// How long the last run took that has ended.
+    /// How long the last finished run took.
     pub duration_ms: Option<Ms>,
     /// How many things that run changed or removed.
     pub items: i64,
-    /// Runs that have ended.
+    /// The number of finished runs.
     pub runs: i64,
-    /// Those of them that failed.
+    /// The number of finished runs that failed.
     pub failures: i64,
     /// When a run last ended without an error.
     pub succeeded_at: Option<Ms>,
     /// When a run last ended with an error.
     pub failed_at: Option<Ms>,
-    /// That error.
+    /// The error of that run.
     pub error: Option<String>,
-    /// When that replica recorded all this.
+    /// When the replica recorded all this.
     pub recorded_at: Ms,
 }
 
 impl ReconcilerRun {
-    /// Whether the reconciler does its work, at this time.
+    /// Whether the reconciler does its work, judged at this time.
     pub fn state(&self, now: Ms) -> ReconcilerState {
         let is_late = |since: Ms, every_ms: Ms| now - since > every_ms + LATE_MS;
         if is_late(self.recorded_at, 0) || self.every_ms.is_some_and(|every_ms| is_late(self.started_at, every_ms)) {

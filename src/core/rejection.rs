@@ -13,13 +13,14 @@ use super::namespace::RESERVED;
 use super::project::{MAX_PROJECT_NODES, MAX_PROJECTS};
 use super::task::{Parked, Status};
 
-/// How the refusal of an agent begins whose name another one has. Agents recognize it.
+/// The beginning of the error for an agent whose name another agent already has. Agents recognize this text.
 pub const OTHER_AGENT: &str = "Another agent runs as worker";
 
-/// How the refusal begins of a task whose project nobody knows; its name or id follows in quotes. The command line adds which may be meant.
+/// The beginning of the error for a task whose project does not exist; the project's name or id follows in quotes. The command line adds
+/// suggestions.
 pub const UNKNOWN_PROJECT: &str = "No project has the name or id";
 
-/// Why a command was rejected. It then changed nothing. The texts are part of the API.
+/// Why a command was rejected. A rejected command has changed nothing. The texts are part of the API.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rejection {
     /// No task has this id, or it was removed.
@@ -30,7 +31,7 @@ pub enum Rejection {
     LeaseNotFound,
     /// No worker has this name.
     WorkerNotFound,
-    /// Another lease holds the task, or another worker has the named lease. This is what the call named: a lease or a worker.
+    /// Another lease holds the task, or another worker has the named lease. The text is the lease or the worker that the call named.
     NotTheActiveLease(String),
     /// The call needs a task in another state.
     WrongStatus {
@@ -41,11 +42,11 @@ pub enum Rejection {
     },
     /// A task in this state can't be queued again: it has not ended, or was completed.
     CannotRequeue(Status),
-    /// The task depends on one that did not complete, or was removed: requeued, it would be cancelled at once.
+    /// The task depends on one that did not complete or was removed, so it would be cancelled as soon as it is requeued.
     CannotRequeueBefore {
-        /// What it depends on.
+        /// The task that it depends on.
         dependency: TaskId,
-        /// Whether it was removed, so that nobody knows whether it completed.
+        /// Whether that task was removed, so that its outcome is unknown.
         is_removed: bool,
     },
     /// A task in this state can't be cancelled: it has ended.
@@ -65,56 +66,57 @@ pub enum Rejection {
         /// What prevents the answer, for the end of a sentence.
         why: &'static str,
     },
-    /// A run that asks in words needs as many answers as it asks questions, one that asks for a permission needs none, and neither does a denial.
+    /// The number of answers is wrong. A run that asks questions in words needs one answer for each. A permission request takes none, and
+    /// neither does a denial.
     WrongAnswers {
-        /// How many questions in words the run asks; 0: it asks whether it may use a tool.
+        /// How many questions in words the run asks; 0 if it asks for permission to use a tool.
         asked: usize,
-        /// How many answers in words the call has.
+        /// How many answers in words the call gives.
         given: usize,
-        /// Whether the call allows what is asked; `false`: it denies it.
+        /// Whether the call allows what is asked; `false` means that it denies it.
         allow: bool,
     },
-    /// The task would have more labels than it may have.
+    /// The task would have this many labels, which is more than the limit.
     TooManyLabels(usize),
-    /// The task is parked or suspended; a lease call, a dispatch call or a push can't have it.
+    /// The task is parked or suspended, so that no lease call, dispatch call or push can have it.
     NotReady(Parked),
     /// The task's queue is paused, or has as many leases as its limit allows.
     QueueClosed(Closed),
-    /// One more queue would be paused or limited than may be.
+    /// The change would pause or limit more queues than the limit allows.
     TooManyQueues,
     /// No worker that may run the task has a free slot, or the named worker may not run it or is full.
     NoWorker,
     /// The worker has no URL to push to.
     NoUrl(WorkerId),
-    /// The task names dependencies that do not exist: these.
+    /// The task names these dependencies, which do not exist.
     UnknownDependencies(Vec<TaskId>),
-    /// The key, as the task has it.
+    /// Another task was created with this idempotency key.
     IdempotencyConflict(String),
-    /// This field has a name of another Kubernetes namespace, or of one at all although the task belongs to none.
+    /// This field has a name that belongs to another Kubernetes namespace, or to any namespace although the task belongs to none.
     ReservedName(&'static str),
-    /// The worker names more combinations of a namespace, an agent and a project than it may serve.
+    /// The worker would serve this many combinations of a namespace, an agent and a project, which is more than the limit.
     TooManyCombinations(usize),
     /// No project has this name or id.
     UnknownProject(String),
     /// No named key has this name.
     KeyNotFound,
-    /// This key is never given another secret; the text says what to do instead.
+    /// This key can't be rotated; the text says what to do instead.
     NotRotated(&'static str),
-    /// A named key has this name already.
+    /// A named key already has this name.
     KeyExists(String),
-    /// There are as many named keys, besides those of WorkerPools, as there may be.
+    /// The number of named keys, without those of WorkerPools, has reached its limit.
     TooManyKeys,
-    /// The WorkerPools of all Kubernetes namespaces have as many keys as they may have.
+    /// The WorkerPools of all Kubernetes namespaces together have reached their limit of keys.
     TooManyPoolKeys,
-    /// The WorkerPools of this Kubernetes namespace have as many keys as they may have.
+    /// The WorkerPools of this Kubernetes namespace have reached their limit of keys.
     TooManyPoolKeysOf(String),
     /// A worker of this name exists, or has a key.
     WorkerTaken(WorkerId),
-    /// Another agent works under the name; it was last seen so long ago.
+    /// Another agent already works under this name.
     OtherAgent {
-        /// The name that both want.
+        /// The name that both agents want.
         worker: WorkerId,
-        /// In ms.
+        /// How long ago the other agent was last seen, in ms.
         seen_ago: Ms,
     },
     /// The join token was used, was revoked or has expired since the request was admitted.
@@ -125,71 +127,71 @@ pub enum Rejection {
     ObjectTooOld,
     /// No artifact that can be deleted has this id.
     ArtifactNotFound,
-    /// It is what a run produced, and goes with its task.
+    /// The artifact is the output of a run, and is only removed with its task.
     ArtifactOfTask,
     /// A task uses the upload.
     ArtifactInUse,
     /// The upload took too long.
     UploadTooOld,
-    /// The lease has uploaded as many files as it may.
+    /// The lease has already uploaded the maximum number of files.
     TooManyFiles,
-    /// The files of the task would be too large together.
+    /// The files of the task would exceed their total size limit.
     TooManyFileBytes,
     /// There are too many uploads that no task uses.
     TooManyUploads,
     /// The key of the request was revoked since the request was admitted.
     KeyGone,
-    /// The attempts of the task have cost as many US dollars since it was queued, and the new budget is not more.
+    /// The attempts since the task was created or requeued have cost this many US dollars, and the new budget is not higher.
     BudgetIsSpent(f64),
     /// Only submit keys have quotas.
     NoQuotaFor(Scope),
-    /// The key has as many open tasks as its quota allows, or would have more.
+    /// The key's open tasks have reached its quota, or would exceed it.
     QuotaOfOpenTasks {
         /// The quota.
         most: i64,
-        /// The key's open tasks, without those of the call.
+        /// The key's current open tasks, without those of the call.
         open: i64,
     },
-    /// The key stores as many bytes as its quota allows, or would store more.
+    /// The key's stored bytes have reached its quota, or would exceed it.
     QuotaOfStoredBytes {
         /// The quota, in bytes.
         most: i64,
-        /// What the key stores, in bytes, without what the call adds.
+        /// The bytes that the key stores now, without what the call adds.
         stored: i64,
     },
     /// The call alone creates more tasks than the quota allows in a minute.
     QuotaOfOneCall {
-        /// The quota: tasks a minute.
+        /// The quota, in tasks per minute.
         most: i64,
     },
-    /// The key has created as many tasks in the last minute as its quota allows; there is room after this time.
+    /// The tasks that the key created in the last minute have reached its quota.
     QuotaOfTasksPerMinute {
-        /// The quota: tasks a minute.
+        /// The quota, in tasks per minute.
         most: i64,
-        /// After so many ms there is room for the call.
+        /// How long until there is room for the call, in ms.
         wait_ms: Ms,
     },
-    /// The quota of the key that created the task has no room for it, as the other rejection says.
+    /// The call is limited by the quota of the key that created the task; the inner rejection says why.
     QuotaOfCreator(String, Box<Rejection>),
-    /// No such files, or they are not the caller's.
+    /// These files do not exist, or belong to somebody else.
     UnknownInputs(Vec<FileId>),
-    /// Two inputs can't be there together: their paths are equal, or one is a directory of the other.
+    /// Two inputs exclude each other: their paths are equal, or one is a directory of the other.
     InputsClash(String, String),
-    /// No project has this id, or, at the control plane, this name or canonical id.
+    /// No project has this id. (In the control plane: no project has this name or canonical id.)
     ProjectNotFound,
-    /// A project has this name already.
+    /// A project already has this name.
     ProjectExists(String),
-    /// There are as many projects as there may be.
+    /// The number of projects has reached its limit.
     TooManyProjects,
-    /// The project is known to be cloned to as many workers as it may be.
+    /// The project has reached its limit of workers with a recorded clone.
     TooManyProjectNodes,
-    /// No agent of this name is registered at the control plane.
+    /// No agent with this name is registered at the control plane.
     AgentNotFound,
-    /// An agent of this name is registered at the control plane already.
+    /// An agent with this name is already registered at the control plane.
     AgentExists(String),
-    /// As many agents are registered at the control plane as there may be.
+    /// The number of agents that are registered at the control plane has reached its limit.
     TooManyAgents,
-    /// The project of the control plane has as many nodes as it may have.
+    /// The project of the control plane has reached its limit of nodes.
     TooManyNodes,
     /// Neither a node of the project nor a registered agent has this name, so it can't lead the project.
     NodeNotFound(String),
@@ -197,22 +199,22 @@ pub enum Rejection {
     NotPrimary {
         /// The node that wanted to act as the leader.
         node: String,
-        /// The node that leads; `None`: nobody does at present.
+        /// The node that leads; `None` if no node leads at present.
         primary: Option<String>,
     },
-    /// The project got another leader meanwhile.
+    /// The project has a new leader since the caller read it.
     TermChanged {
-        /// The term that the caller knew.
+        /// The term that the caller read.
         seen: i64,
         /// The term of the project when the command was decided.
         now: i64,
     },
-    /// The leadership under which the command was sent is over.
+    /// The leadership term under which the command was sent has ended.
     NotLeader,
 }
 
 impl Rejection {
-    /// Whether a quota has no room.
+    /// Whether the rejection is due to a quota.
     pub fn is_of_quota(&self) -> bool {
         matches!(
             self,

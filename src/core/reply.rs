@@ -72,14 +72,14 @@ replies! {
     Done(()),
 }
 
-/// A task that [`Create`](crate::op::Create) was asked for: created by the call, or found.
+/// A task that [`Create`](crate::op::Create) was asked for. It was either created by the call, or existed already.
 #[derive(Clone, Debug)]
 pub struct CreatedTask {
-    /// What was asked for; of a task that existed, what was asked for then.
+    /// The specification. For a task that existed already, it is the one of its creation.
     pub spec: Arc<TaskSpec>,
-    /// How far the task is after the command.
+    /// The state of the task after the command.
     pub state: TaskState,
-    /// The task existed already; it was found by its idempotency key.
+    /// Whether the task existed already; it was found by its idempotency key.
     pub existed: bool,
 }
 
@@ -90,7 +90,7 @@ pub struct Leased {
     pub task: TaskState,
     /// The worker that has the lease.
     pub worker: Worker,
-    /// How many slots of the worker are used, with that of this lease.
+    /// How many slots of the worker are used, including that of this lease.
     pub active_leases: i64,
 }
 
@@ -98,18 +98,18 @@ pub struct Leased {
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 pub enum Pushed {
-    /// The task has a lease, and is to be sent to the worker's agent.
+    /// The task has a lease, and must now be sent to the worker's agent.
     Leased(Leased),
-    /// The task is blocked, and was parked.
+    /// The task was blocked, so it was parked.
     Parked(TaskState),
 }
 
 /// The reply of [`Claim`](crate::op::Claim).
 #[derive(Clone, Debug)]
 pub struct Claimed {
-    /// The worker that claims; seen again if it was lost.
+    /// The worker that claims. If it was lost, it is no longer.
     pub worker: Worker,
-    /// The tasks that it gets: leases of earlier claims whose delivery was lost, then those that were made for this claim.
+    /// The tasks that it gets: first leases of earlier claims whose delivery was lost, then leases that were made for this claim.
     pub leased: Vec<TaskState>,
     /// The number of candidates that could not be leased because they were taken or blocked. There may be more tasks behind them.
     pub missed: usize,
@@ -119,7 +119,7 @@ pub struct Claimed {
     pub closed: Vec<String>,
 }
 
-/// The reply of [`RenewLeases`](crate::op::RenewLeases). A lease that is in neither list is locked: the worker asks again.
+/// The reply of [`RenewLeases`](crate::op::RenewLeases). A lease that is in neither list is locked, and the worker asks again.
 #[derive(Clone, Debug)]
 pub struct RenewedLeases {
     /// Leases that were renewed.
@@ -128,9 +128,9 @@ pub struct RenewedLeases {
     pub lost: Vec<LeaseId>,
     /// Tasks of the renewed leases whose cancellation was requested.
     pub cancel: Vec<TaskId>,
-    /// Those of the renewed leases.
+    /// The leases of the tasks in `cancel`.
     pub cancel_leases: Vec<LeaseId>,
-    /// Tasks of the renewed leases with an answer that their agent has not taken yet.
+    /// Tasks of the renewed leases with an answer that their agent has not fetched yet.
     pub answered: Vec<TaskId>,
 }
 
@@ -139,18 +139,18 @@ pub struct RenewedLeases {
 pub struct Completed {
     /// The task after the completion.
     pub task: TaskState,
-    /// What was stored of the run.
+    /// The result of the run.
     pub result: StoredResult,
 }
 
-/// What became of a reported result.
+/// What was done with a reported result.
 #[derive(Clone, Debug)]
 pub enum StoredResult {
     /// The call has stored this result.
     Now(Arc<RunResult>),
-    /// The completion is a repeat: the result is the one that this lease's first completion stored.
+    /// The completion is a repeat. The result is the one that the first completion of this lease stored.
     Before(LeaseId),
-    /// The lease had expired, and another one has the task, or it has ended: the completion is refused, but its usage was added.
+    /// The lease had expired, and the task has another lease or has ended. The completion is refused, but its usage was added.
     UsageOnly(Rejection),
 }
 
@@ -164,9 +164,9 @@ pub struct Recorded {
 /// The reply of [`AskPerson`](crate::op::AskPerson).
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// What a person has answered.
+    /// The answer of a person; `None` if there is none yet.
     pub answer: Option<Answer>,
-    /// The question was over before this call, and is not asked again.
+    /// Whether the question was already over before this call; it is not asked again.
     pub is_over: bool,
 }
 
@@ -175,7 +175,7 @@ pub struct Asked {
 pub struct ChangedWorker {
     /// The worker after the change.
     pub worker: Worker,
-    /// The worker was registered by this call, and was not known before.
+    /// Whether this call registered the worker, which did not exist before.
     pub created: bool,
     /// How many slots of the worker are used.
     pub active_leases: i64,
@@ -195,7 +195,7 @@ pub struct ChangedProject {
 pub struct StoredMemory {
     /// The newest version.
     pub version: i64,
-    /// `false`: that version has the same content, and nothing was stored.
+    /// Whether the content is new. If not, the newest version already has it, and nothing was stored.
     pub is_new: bool,
     /// The record of the push, which is kept even if nothing was stored.
     pub job: Job,
@@ -206,18 +206,18 @@ pub struct StoredMemory {
 pub struct AddedFile {
     /// The file that was added, or the first one with the same content.
     pub file: File,
-    /// `false`: the same lease had uploaded it before, and nothing was added.
+    /// Whether the file is new. If not, the same lease had uploaded it before, and nothing was added.
     pub is_new: bool,
 }
 
 /// The reply of [`Reevaluate`](crate::op::Reevaluate).
 #[derive(Clone, Copy, Debug)]
 pub struct Reevaluated {
-    /// `false` if another program keeps some of the tasks locked; then the wake-up stays in the database.
+    /// Whether all tasks were re-evaluated. If not, another program keeps some of them locked, and the wake-up stays in the database.
     pub is_whole: bool,
 }
 
-/// The reply of commands that act only once something is due.
+/// The reply of commands that act only when something is due.
 #[derive(Clone, Copy, Debug)]
 pub enum Due {
     /// The command has acted, or nothing is left to do.

@@ -1,4 +1,4 @@
-//! What a task requires of its worker, besides a free slot.
+//! What a task requires of its worker, in addition to a free slot.
 
 use super::task::{TaskSpec, TaskState};
 
@@ -7,9 +7,9 @@ use super::task::{TaskSpec, TaskState};
 pub struct Requirement<'a> {
     /// The agent whose tasks the worker must serve.
     pub agent_slug: &'a str,
-    /// `None` = the task is of no namespace.
+    /// The namespace of the task; `None` = it belongs to no namespace.
     pub namespace: Option<&'a str>,
-    /// `None` = the task has no project.
+    /// The project of the task; `None` = it has none.
     pub project: Option<&'a str>,
 }
 

@@ -9,7 +9,7 @@ use super::file::FileId;
 use super::ids::{LeaseId, TaskId, WorkerId};
 use super::project::ProjectId;
 
-/// A set of rows to which those of another one are added.
+/// A set of rows that can absorb another set.
 trait Merge {
     fn merge(&mut self, other: &Self);
 }
@@ -51,7 +51,7 @@ keys! {
         pub tasks: BTreeSet<TaskId>,
         /// Workers to load and lock.
         pub workers: BTreeSet<WorkerId>,
-        /// Workers to read without a lock. Their state is a hint.
+        /// Workers to read without a lock. Their state is only a hint.
         pub observed_workers: BTreeSet<WorkerId>,
         /// Load and lock every worker. A command asks for this before it answers that no worker is available.
         pub all_workers: bool,
@@ -63,49 +63,50 @@ keys! {
         pub leases: BTreeSet<LeaseId>,
         /// Leases whose records are needed, in case they have ended.
         pub past_leases: BTreeSet<LeaseId>,
-        /// Idempotency keys whose tasks are needed, if there are any.
+        /// Idempotency keys whose tasks are needed, if such tasks exist.
         pub idempotency: BTreeSet<String>,
         /// Kubernetes objects whose tasks are needed, by uid.
         pub objects: BTreeSet<Uuid>,
-        /// Contexts: which tasks run in them, and where tasks ran last.
+        /// Contexts for which it is needed which tasks run in them, and where their tasks ran last.
         pub contexts: BTreeSet<String>,
-        /// For each context and task: the newest unfinished session task before that task. `Uuid::max` stands for a task that is still to be
-        /// created.
+        /// Pairs of a context and a task for which the newest unfinished session task before that task is needed. `Uuid::max` stands for a
+        /// task that is still to be created.
         pub predecessors: BTreeSet<(String, TaskId)>,
         /// Exclusive keys whose holders are needed.
         pub exclusive: BTreeSet<String>,
         /// Tasks whose lists of dependencies are needed.
         pub dependencies: BTreeSet<TaskId>,
-        /// Load and lock the named keys of the API, and let no other be created meanwhile. Those of WorkerPools, which may be many, are only
-        /// counted, besides the next ones.
+        /// Load and lock the named keys of the API, and let nobody create another one meanwhile. Keys of WorkerPools, which may be many,
+        /// are only counted, except those that the next two fields select.
         pub api_keys: bool,
-        /// Names of keys that are loaded too if they are those of pools.
+        /// Names of keys to load even if they belong to WorkerPools.
         pub key_names: BTreeSet<String>,
-        /// Workers whose keys are loaded too if they are those of pools.
+        /// Workers whose keys are loaded even if they belong to WorkerPools.
         pub key_workers: BTreeSet<WorkerId>,
-        /// No worker gets a row beside this transaction: a name that has none stays free until the end.
+        /// Let no other transaction add a worker, so that a name without a row stays free until the end of this transaction.
         pub free_names: bool,
-        /// Leases may be made: load the queues of the queued tasks, and lock them against changes until the end of the transaction.
+        /// Load the queues of the queued tasks because leases may be made, and lock these queues against changes until the end of the
+        /// transaction.
         pub places: bool,
-        /// Queues to change. No lease is made meanwhile.
+        /// Queues to change. No other transaction makes a lease meanwhile.
         pub queues: BTreeSet<String>,
-        /// Contexts to reset. No lease is made meanwhile.
+        /// Contexts to reset. No other transaction makes a lease meanwhile.
         pub resets: BTreeSet<String>,
-        /// Load and lock all projects, and let no other be created meanwhile.
+        /// Load and lock all projects, and let nobody create another one meanwhile.
         pub projects: bool,
-        /// Projects of which it is loaded, too, which workers have them; besides `projects`.
+        /// Projects whose clones are loaded too. It has an effect only together with `projects`.
         pub project_nodes: BTreeSet<ProjectId>,
-        /// Names or ids of projects that are looked up, without a lock.
+        /// Names or ids of projects to look up without a lock.
         pub named_projects: BTreeSet<String>,
         /// Rows of the control plane that are loaded and locked.
         pub control_plane: ControlPlaneKeys,
-        /// Files to load and lock, with whether a task uses them.
+        /// Files to load and lock, together with whether a task uses them.
         pub files: BTreeSet<FileId>,
-        /// Leases whose files are needed, with the size of all files of their tasks.
+        /// Leases whose files are needed, together with the total size of their tasks' files.
         pub lease_files: BTreeSet<(TaskId, LeaseId)>,
-        /// Submit keys whose uploads that no task uses are counted; the empty name stands for all other keys.
+        /// Submit keys whose unused uploads are counted; the empty name stands for all keys that are neither submit nor member keys.
         pub unused_uploads: BTreeSet<String>,
-        /// Submit keys whose quotas, and their use, are loaded and locked.
+        /// Keys whose quotas, and the use of them, are loaded and locked.
         pub quotas: BTreeSet<String>,
     }
 }
@@ -114,15 +115,15 @@ keys! {
 pub type NodeKey = (String, String);
 
 keys! {
-    /// Rows of the control plane. Whoever loads some of them counts all, and keeps others from changing them meanwhile.
+    /// Rows of the control plane. Loading any of them also counts all rows, and keeps other transactions from changing them.
     pub struct ControlPlaneKeys {
         /// Only count the rows.
         pub counts: bool,
         /// Names of agents.
         pub agents: BTreeSet<String>,
-        /// Names or canonical ids.
+        /// Names or canonical ids of projects.
         pub projects: BTreeSet<String>,
-        /// Nodes to load, besides those that are only counted.
+        /// Nodes to load. The other nodes are only counted.
         pub nodes: BTreeSet<NodeKey>,
     }
 }
@@ -141,7 +142,7 @@ impl RowKeys {
         self.key_names.insert(name.to_owned());
     }
 
-    /// Whether this named key is to be loaded.
+    /// Whether this named key must be loaded.
     pub fn wants_key(&self, key: &ApiKey) -> bool {
         let of_worker = key.worker.as_ref().is_some_and(|worker| self.key_workers.contains(worker));
         self.api_keys && (key.pool_namespace().is_none() || of_worker || self.key_names.contains(&key.name))

@@ -1,4 +1,4 @@
-//! Tasks: the request ([`TaskSpec`], never changed) and the progress ([`TaskState`], written by the system).
+//! Tasks: the request ([`TaskSpec`], which never changes) and the progress ([`TaskState`], which the system writes).
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ words! {
 }
 
 impl Status {
-    /// Whether the task has ended. Only a requeue changes that, or the late completion of a dead task.
+    /// Whether the task has ended. Only a requeue, or the late completion of a dead task, changes that.
     pub fn is_final(self) -> bool {
         !matches!(self, Self::Queued | Self::Leased | Self::Running)
     }
@@ -50,7 +50,7 @@ words! {
     /// Whether a task continues the conversation of its context, or runs on its own.
     Session { Context = "context", None = "none" }
 }
-/// What a failure for [`Reason::Project`] says if only the push failed; what shows it advises then to push by hand.
+/// The text by which a failure for [`Reason::Project`] shows that only the push failed. If it is found, users are advised to push by hand.
 pub const NOT_PUSHED: &str = "can't be pushed";
 
 words! {
@@ -93,51 +93,52 @@ words! {
     LeaseStatus { Active = "active", Expired = "expired", Released = "released", Failed = "failed" }
 }
 
-/// What the client asked for. It is written once. What a client may change later, the priority, `not_before`, the labels and `suspend`, is
-/// in [`TaskState`]; here it is as it was at first.
+/// What the client asked for. It is written once. The fields that a client may change later (the priority, `not_before`, the labels and
+/// `suspend`) have their current values in [`TaskState`] and their initial values here.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskSpec {
-    /// Assigned when the task is created; its order among ids is the order of creation.
+    /// The id, assigned when the task is created. Ids sort in the order of creation.
     pub id: TaskId,
-    /// The conversation that it belongs to. Tasks with the same context share a directory on the worker, and prefer one worker.
+    /// The conversation that the task belongs to. Tasks with the same context share a directory on the worker, and prefer the same worker.
     pub context_id: String,
-    /// The kind of agent that it is for: its queue, which only workers that serve this agent get.
+    /// The kind of agent that the task is for. It names the task's queue, which only workers that serve this agent receive tasks from.
     pub agent_slug: String,
     /// What the agent is asked to do.
     pub prompt: String,
-    /// Files in the directory of the context, by path or glob, that the agent inserts into the prompt; other texts are references.
+    /// Files in the directory of the context, by path or glob, that the agent inserts into the prompt. Other texts are references.
     pub context_hints: Vec<String>,
     /// The time limit of each run, in seconds.
     pub timeout_sec: i64,
-    /// The longest time limit, in seconds, that its profile may set in place of the default `timeout_sec`; `None`: the client named the limit.
+    /// The longest time limit, in seconds, that its profile may set instead of the default `timeout_sec`; `None` if the client set the
+    /// limit itself.
     pub profile_timeout_max: Option<i64>,
-    /// US dollars that all attempts together may cost; 0 = no limit.
+    /// The US dollars that all attempts together may cost; 0 = no limit.
     pub budget: f64,
     /// The form of the output. With `json`, a run fails if its output is not JSON.
     pub desired_format: Format,
-    /// How many attempts it has. An attempt that was given back does not count.
+    /// The maximum number of attempts. An attempt that was given back does not count.
     pub max_attempts: i64,
-    /// 0..=9; 9 is the most urgent.
+    /// The priority, 0..=9; 9 is the most urgent.
     pub priority: i64,
-    /// It does not run before this time; `None`: it may run at once.
+    /// The earliest time at which it runs; `None`: it may run at once.
     pub not_before: Option<Ms>,
-    /// Tasks that must be completed first. If one of them ends otherwise, this task is cancelled.
+    /// Tasks that must be completed first. If one of them ends in any other way, this task is cancelled.
     pub depends_on: Vec<TaskId>,
-    /// At most one task with this key is leased or running; `None`: no other task excludes it.
+    /// At most one task with this key is leased or running at a time; `None`: no other task excludes it.
     pub exclusive_key: Option<String>,
     /// A repeated creation with this key finds this task; `None`: each creation makes another task.
     pub idempotency_key: Option<String>,
-    /// What clients find it by: values by names.
+    /// The names and values by which clients find the task.
     pub labels: BTreeMap<String, String>,
     /// Whether it continues the conversation of its context. The system runs such tasks of one context one after the other.
     pub session: Session,
-    /// The model that the agent uses; `None` = that of the agent's profile.
+    /// The model that the agent uses; `None` = the model of the agent's profile.
     pub model: Option<String>,
-    /// Seconds after its end at which it is removed; `None` = by the server's retention.
+    /// How long after its end it is removed, in seconds; `None` = after the server's retention period.
     pub ttl_after_finished_sec: Option<i64>,
     /// The submit or member key that created it; `None` if another key did.
     pub owner: Option<String>,
-    /// The team that this key had then.
+    /// The team of this key when it created the task.
     pub team: Option<String>,
     /// Whether it was created suspended.
     pub suspend: bool,
@@ -149,15 +150,15 @@ pub struct TaskSpec {
     pub project: Option<TaskProject>,
     /// Files that its runs get.
     pub inputs: Vec<Input>,
-    /// Globs of the files that are kept of its runs.
+    /// Globs that select the files to keep from its runs.
     pub outputs: Vec<String>,
 }
 
-/// What a task takes in a database besides its texts, roughly: its rows, and their entries in indexes.
+/// The approximate size of a task in a database besides its texts: its rows, and their entries in indexes.
 pub const TASK_BYTES: i64 = 2 << 10;
 
 impl TaskSpec {
-    /// The size of what its client wrote, and [`TASK_BYTES`].
+    /// The size of what the client wrote, plus [`TASK_BYTES`].
     pub fn bytes(&self) -> i64 {
         let labels = self.labels.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
         let lists = self.context_hints.iter().chain(&self.outputs).chain(self.inputs.iter().map(|input| &input.path));
@@ -169,7 +170,7 @@ impl TaskSpec {
 /// The lease that holds a task now. Ended leases are kept as [`PastLease`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActiveLease {
-    /// The fencing token: heartbeats, completions and events name it, and are refused under the id of another lease.
+    /// The fencing token. Heartbeats, completions and events carry it, and are refused if they carry the id of another lease.
     pub id: LeaseId,
     /// The worker that runs the task.
     pub worker_id: WorkerId,
@@ -183,17 +184,18 @@ pub struct ActiveLease {
     pub ttl_ms: i64,
     /// When the lease ends unless a heartbeat renews it.
     pub expires_at: Ms,
-    /// When the expiry reconciler checks the lease, never later than its end. Only it moves the check, because heartbeats update no index.
+    /// When the expiry reconciler checks the lease, which is never later than its end. Only the reconciler moves this time, because
+    /// heartbeats must not update an index.
     pub check_at: Ms,
-    /// Leases by claim or push end at this time at the latest, whatever their heartbeats say.
+    /// The latest time at which a lease from a claim or push ends, regardless of its heartbeats.
     pub hard_end_at: Option<Ms>,
-    /// When the lease was renewed last; at first, when it was made.
+    /// When the lease was last renewed; initially, when it was made.
     pub last_heartbeat: Ms,
     /// Whether the lease holds the task's context. At most one active lease per context does.
     pub holds_context: bool,
-    /// The agent that claimed it, to which alone it is delivered again; `None` if that is not known.
+    /// The agent that claimed the lease. The lease is delivered again only to this agent. `None` if the agent is unknown.
     pub instance: Option<InstanceId>,
-    /// When the task's context was last reset before the lease: the run continues no session that began before that.
+    /// When the task's context was last reset before this lease. The run continues no session that began before that.
     pub context_reset_at: Option<Ms>,
 }
 
@@ -204,12 +206,12 @@ pub struct Failure {
     pub reason: Reason,
     /// What happened, for people.
     pub message: String,
-    /// When it happened, or was reported.
+    /// When it happened, or when it was reported.
     pub at: Ms,
 }
 
 impl Failure {
-    /// The failure of a task that ends because this was requested; the message keeps how its last run ended.
+    /// The failure of a task that ends because its cancellation was requested. The message keeps how its last run ended.
     #[must_use]
     pub fn of_cancelled(self, at: Ms) -> Self {
         Self { reason: Reason::Cancelled, message: format!("cancelled on request; {}", self.message), at }
@@ -227,7 +229,8 @@ pub struct LastLease {
     pub status: LeaseStatus,
 }
 
-/// How far a task is: the narrow row that every step rewrites, with the few fields of the spec that decisions need or that may be edited.
+/// The progress of a task: the narrow row that every step rewrites, with the few fields of the spec that decisions need or that may be
+/// edited.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskState {
     /// The task whose state this is.
@@ -238,100 +241,104 @@ pub struct TaskState {
     pub context_id: String,
     /// The kind of agent that the task is for, as in its [`TaskSpec`].
     pub agent_slug: String,
-    /// 0..=9; 9 is the most urgent. An edit may change it.
+    /// The priority, 0..=9; 9 is the most urgent. An edit may change it.
     pub priority: i64,
     /// Whether the task continues the conversation of its context, as in its [`TaskSpec`].
     pub session: Session,
-    /// How many attempts the task has, as in its [`TaskSpec`].
+    /// The maximum number of attempts, as in its [`TaskSpec`].
     pub max_attempts: i64,
     /// The time limit of each run, in seconds. An edit or a requeue may change it.
     pub timeout_sec: i64,
-    /// As in its [`TaskSpec`]; `None` also once an edit or a requeue has set `timeout_sec`.
+    /// The longest time limit that its profile may set, as in its [`TaskSpec`]; also `None` once an edit or a requeue has set
+    /// `timeout_sec`.
     pub profile_timeout_max: Option<i64>,
     /// US dollars that all attempts together may cost; 0 = no limit. An edit or a requeue may change it.
     pub budget: f64,
     /// The exclusive key of the task, as in its [`TaskSpec`].
     pub exclusive_key: Option<String>,
-    /// Seconds after its end at which the task is removed, as in its [`TaskSpec`]; `None` = by the server's retention.
+    /// How long after its end the task is removed, in seconds, as in its [`TaskSpec`]; `None` = after the server's retention period.
     pub ttl_after_finished_sec: Option<i64>,
     /// Whether its [`TaskSpec`] names tasks that must be completed first.
     pub has_dependencies: bool,
-    /// Its agent moves files before and after the run: a repository, inputs or outputs.
+    /// Whether its agent moves files before and after the run: a repository, inputs or outputs.
     pub moves_files: bool,
     /// The namespace of its Kubernetes object; `None` for all other tasks.
     pub namespace: Option<String>,
     /// The submit or member key that created it; `None` if another key did.
     pub owner: Option<String>,
-    /// The team that this key had when it created the task.
+    /// The team of this key when it created the task.
     pub team: Option<String>,
     /// The name of its project.
     pub project: Option<String>,
 
-    /// How far the task is.
+    /// The status of the task.
     pub status: Status,
-    /// The stamp of its last change; renewals of its lease and events do not count.
+    /// The stamp of its last change. Events and renewals of its lease do not count as changes.
     pub updated_at: Ms,
-    /// Leases that count towards `max_attempts`: without those that were given back. A requeue sets it to 0.
+    /// The number of leases that count towards `max_attempts`, which are all except those that were given back. A requeue sets it to 0.
     pub attempts: i64,
     /// How many attempts were given back; bounded by [`GIVE_BACKS`](super::limits::GIVE_BACKS).
     pub infra_retries: i64,
     /// How many leases were ever made for the task.
     pub lease_count: i64,
-    /// A client has requested the cancellation of the task.
+    /// Whether a client has requested the cancellation of the task.
     pub cancel_requested: bool,
-    /// It does not run before this time: the wish of a client, or the end of the backoff after a failed attempt.
+    /// The earliest time at which it runs: either as a client requested it, or the end of the backoff after a failed attempt.
     pub not_before: Option<Ms>,
     /// Why the task is not ready; `None` if it is ready, or is not queued.
     pub parked: Option<Parked>,
-    /// When the task is evaluated again without another event: its `not_before`, or the end of its reservation.
+    /// When the task is evaluated again even without another event: its `not_before`, or the end of its reservation.
     pub wake_at: Option<Ms>,
     /// Since when the task could run.
     pub ready_at: Option<Ms>,
     /// The worker that has its context's session.
     pub session_worker: Option<WorkerId>,
-    /// The newest unfinished session task of its context at its creation, or the nil id; `None` if the task has finished or was requeued. A
-    /// unique index covers it: if two replicas create tasks in one context at once, one of the writes is refused and decided again.
+    /// The newest unfinished session task of its context when this task was created, or the nil id. `None` if the task has finished or was
+    /// requeued. A unique index covers it: if two replicas create tasks in one context at once, one of the writes is refused and decided
+    /// again.
     pub created_after: Option<TaskId>,
     /// Whether other tasks wait for this one: dependents, successors in its context, or waiters for its exclusive key.
     pub has_dependents: bool,
     /// The lease that holds the task; `None` while it is queued, and after its end.
     pub lease: Option<ActiveLease>,
-    /// How its newest ended lease ended; `None` if none has ended, or none since a requeue.
+    /// How its newest ended lease ended; `None` if no lease has ended, or none since a requeue.
     pub last_lease: Option<LastLease>,
-    /// The session that its last run reported; before its first run, that of the last completed run of its context. `None` = not known.
+    /// The session that its last run reported. Before its first run, the session of the last completed run of its context. `None` =
+    /// unknown.
     pub session_id: Option<String>,
-    /// The session in which its context has its conversation, as far as the server knows; its runs continue it.
+    /// The session that holds the conversation of its context, as far as the server knows. The task's runs continue it.
     pub conversation: Option<String>,
-    /// Why its last run failed, or why the task ended without success; `None` after a success or a requeue, and if no run has failed.
+    /// Why its last run failed, or why the task ended without success. `None` after a success or a requeue, and if no run has failed.
     pub failure: Option<Failure>,
-    /// What its attempts have used together; `None`: no completion has told of any.
+    /// What its attempts have used together; `None` if no completion has reported any usage.
     pub usage: Option<Usage>,
-    /// What its attempts had cost when a client requeued it: the budget begins anew there.
+    /// What its attempts had cost when a client requeued it. The budget starts again from this cost.
     pub cost_before_requeue: f64,
-    /// When the task ended; `None`: it has not.
+    /// When the task ended; `None` if it has not ended.
     pub finished_at: Option<Ms>,
-    /// When the task is to be removed, by its `ttl_after_finished_sec`.
+    /// When the task must be removed, according to its `ttl_after_finished_sec`.
     pub remove_at: Option<Ms>,
-    /// How many events were ever recorded for the task; also the number of its newest event.
+    /// How many events were ever recorded for the task. This is also the number of its newest event.
     pub event_count: i64,
     /// The highest `seq` that its newest lease has sent; −1 before the first event.
     pub event_seq: i64,
-    /// How many bytes the events of its newest lease have; more than [`RUN_EVENTS_BYTES`](super::limits::RUN_EVENTS_BYTES): no more are kept.
+    /// The size of the events of its newest lease, in bytes. Once it exceeds [`RUN_EVENTS_BYTES`](super::limits::RUN_EVENTS_BYTES), no more
+    /// events are kept.
     pub event_bytes: i64,
-    /// The `seq` of the last event of its newest run, as the run's completion told; its events may arrive later.
+    /// The `seq` of the last event of its newest run, as reported by the run's completion. The events may arrive later.
     pub last_event_seq: Option<i64>,
-    /// Its labels, once they were edited; until then those of the spec.
+    /// Its labels, if they were edited; otherwise those of the spec apply.
     pub labels: Option<BTreeMap<String, String>>,
-    /// A client has suspended the task: while it is queued, no worker gets it.
+    /// Whether a client has suspended the task. While a suspended task is queued, no worker gets it.
     pub suspend: bool,
-    /// When it was created, if its id does not contain that: a task that was imported with an id of another program.
+    /// When it was created, if its id does not contain the time, as for a task that was imported with the id of another program.
     pub made_at: Option<Ms>,
-    /// What its run asks a person, or asked last.
+    /// The question that its run asks a person, or the last one that it asked.
     pub question: Option<Question>,
 }
 
 impl TaskState {
-    /// The state of a task that is being created: queued, and not yet evaluated, so not parked.
+    /// The state of a task that is being created: queued, and not parked because it has not been evaluated yet.
     pub fn new(spec: &TaskSpec) -> Self {
         Self {
             id: spec.id,
@@ -390,7 +397,7 @@ impl TaskState {
         self.made_at.unwrap_or_else(|| created_at(self.id))
     }
 
-    /// The labels as they are by now: edited, or those of its spec.
+    /// The current labels: the edited ones, or those of its spec.
     pub fn labels<'a>(&'a self, spec: &'a TaskSpec) -> &'a BTreeMap<String, String> {
         self.labels.as_ref().unwrap_or(&spec.labels)
     }
@@ -406,28 +413,28 @@ impl TaskState {
             || (self.status == Status::Queued && self.parked == Some(Parked::Reserved) && self.session_worker.as_deref() == Some(worker))
     }
 
-    /// `lease_id` and `worker_id` in the API: of the active lease, or, if the task has finished, of its last lease.
+    /// `lease_id` and `worker_id` in the API: those of the active lease, or, if the task has finished, those of its last lease.
     pub fn shown_lease(&self) -> Option<(LeaseId, &WorkerId)> {
         let last = self.last_lease.as_ref().filter(|_| self.status.is_final()).map(|last| (last.id, &last.worker_id));
         self.lease.as_ref().map(|lease| (lease.id, &lease.worker_id)).or(last)
     }
 
-    /// When the shown lease began. An ended lease tells it by its id; that of another program, which was imported, does not.
+    /// When the shown lease began. An ended lease's id contains the time, except for imported leases of another program.
     pub fn started_at(&self) -> Option<Ms> {
         self.lease.as_ref().map(|lease| lease.started_at).or_else(|| time_of(self.shown_lease()?.0))
     }
 
-    /// What its run asks, and what was answered as long as the agent has not taken it.
+    /// The question of its run, including its answer while the agent has not fetched it yet.
     pub fn open_question(&self) -> Option<&Question> {
         self.question.as_ref().filter(|question| !question.is_over)
     }
 
-    /// What its run asks and nobody has answered yet.
+    /// The question of its run, if nobody has answered it yet.
     pub fn asks(&self) -> Option<&Question> {
         self.open_question().filter(|question| question.answer.is_none())
     }
 
-    /// Whether there is an answer that the agent has not taken yet.
+    /// Whether there is an answer that the agent has not fetched yet.
     pub fn is_answered(&self) -> bool {
         self.open_question().is_some_and(|question| question.answer.is_some())
     }
@@ -436,7 +443,7 @@ impl TaskState {
 /// An ended lease: the record of one attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PastLease {
-    /// The lease's id, under which its completion came.
+    /// The lease's id, which its completion carried.
     pub id: LeaseId,
     /// The task that it held.
     pub task_id: TaskId,
@@ -452,19 +459,19 @@ pub struct PastLease {
     pub ttl_ms: i64,
     /// When it would have ended without another heartbeat.
     pub expires_at: Ms,
-    /// When it was renewed last; equal to `started_at` if no heartbeat had arrived.
+    /// When it was last renewed; equal to `started_at` if no heartbeat had arrived.
     pub last_heartbeat: Ms,
     /// How the lease ended.
     pub status: LeaseStatus,
-    /// When the lease ended; after a late completion, when that arrived.
+    /// When the lease ended. After a late completion, when the completion arrived.
     pub ended_at: Ms,
     /// Whether a completion was stored for it. A repeat is answered with the stored result.
     pub completed: bool,
-    /// Why the run failed, as its completion told; `None`: it succeeded, or there was no completion.
+    /// Why the run failed, as reported by its completion; `None` if it succeeded, or if there was no completion.
     pub reason: Option<Reason>,
-    /// The model that the run used, as its completion told.
+    /// The model that the run used, as reported by its completion.
     pub model: Option<String>,
-    /// What the run used, as its completion told; `None`: it told nothing, or there was no completion.
+    /// What the run used, as reported by its completion; `None` if it reported nothing, or if there was no completion.
     pub usage: Option<Usage>,
 }
 

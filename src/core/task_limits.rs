@@ -1,9 +1,9 @@
-//! What the limits of a task leave to its runs: time and money.
+//! How much time and money the limits of a task leave for its runs.
 
 use super::task::TaskState;
 use super::usage::Usage;
 
-/// Other limits for the runs of a task. Those that are `None` stay as they are.
+/// New limits for the runs of a task. Those that are `None` stay unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LimitChange {
     /// The time limit of each run, in seconds.
@@ -13,13 +13,13 @@ pub struct LimitChange {
 }
 
 impl TaskState {
-    /// How long a run may take at most, whatever the profile of its agent says.
+    /// The longest time that a run may take, whatever the profile of its agent sets.
     pub fn longest_run_sec(&self) -> i64 {
         self.profile_timeout_max.map_or(self.timeout_sec, |most| most.max(self.timeout_sec))
     }
 
-    /// Sets the limits that a client names. Profiles don't change a time limit that a client has named. The texts are for the audit trail:
-    /// what was so before is left out.
+    /// Sets the limits that a client names. Profiles no longer change a time limit that a client has named. Returns texts for the audit
+    /// trail about the limits that have changed.
     pub fn limit_to(&mut self, change: LimitChange) -> Vec<String> {
         let mut changes = Vec::new();
         if let Some(seconds) = change.timeout_sec {
@@ -36,15 +36,16 @@ impl TaskState {
         changes
     }
 
-    /// What is left of its budget, in US dollars; `None`: it has none.
+    /// What is left of its budget, in US dollars; `None` if it has no budget.
     pub fn budget_left(&self) -> Option<f64> {
         self.budget_after(self.usage.unwrap_or_default()).map(|(left, _)| left)
     }
 
-    /// What is left of its budget if its attempts have used this, and what they have spent of it, in US dollars; `None`: it has no budget.
+    /// What is left of its budget if its attempts have used this, and how much of the budget they have spent, in US dollars; `None` if it
+    /// has no budget.
     pub fn budget_after(&self, usage: Usage) -> Option<(f64, f64)> {
         let spent = (usage.cost_usd - self.cost_before_requeue).max(0.0);
-        // In whole millionths, because sums of fractions are not exact. The smallest budget is one of them.
+        // Rounded to millionths, because sums of fractions are not exact. The smallest budget is one millionth.
         let left = ((self.budget.max(1e-6) - spent) * 1e6).round().max(0.0) / 1e6;
         (self.budget > 0.0).then_some((left, spent))
     }

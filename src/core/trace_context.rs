@@ -1,4 +1,4 @@
-//! Trace contexts: which distributed trace something belongs to, and which span of it is the parent.
+//! Trace contexts: which distributed trace something belongs to, and which span of the trace is its parent.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,18 +7,18 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::ids::LeaseId;
 
-/// What the header `traceparent` of W3C Trace Context (level 1) says.
+/// The content of the header `traceparent` of W3C Trace Context (level 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContext {
     /// Never 0.
     pub trace_id: u128,
-    /// The span that is the parent of what follows. Never 0.
+    /// The span that is the parent of the following spans. Never 0.
     pub span_id: u64,
     /// Whether the spans of the trace are recorded.
     pub is_sampled: bool,
 }
 
-/// The lowest bit of the flags; the meaning of the others is not known, so they are not passed on.
+/// The lowest bit of the flags. The meaning of the other flags is unknown, so they are not passed on.
 const SAMPLED: u8 = 1;
 /// Length of `00-<32 digits>-<16 digits>-<2 digits>`.
 const LENGTH: usize = 55;
@@ -30,15 +30,15 @@ impl TraceContext {
         Self { span_id, ..self }
     }
 
-    /// The context of the attempt that this lease is. The id of its span comes from the id of the lease, so every replica knows it without
+    /// The context of the attempt of this lease. The id of its span is derived from the lease's id, so every replica can compute it without
     /// storing it. The last 64 bits of an id of version 7 begin with the bits 10.
     #[must_use]
     pub fn of_attempt(self, lease: LeaseId) -> Self {
         self.with_span(lease.as_u128() as u64)
     }
 
-    /// The context of the run that a worker starts for this lease; an agent that was restarted finds it again. The inverted bits begin with
-    /// 01, so this is never the id of an attempt.
+    /// The context of the run that a worker starts for this lease. A restarted agent computes the same context again. The inverted bits
+    /// begin with 01, so this is never the id of an attempt.
     #[must_use]
     pub fn of_run(self, lease: LeaseId) -> Self {
         self.with_span(!(lease.as_u128() as u64))
@@ -51,7 +51,7 @@ impl fmt::Display for TraceContext {
     }
 }
 
-/// The text is not a `traceparent`. As the specification wants, it is then ignored.
+/// The text is not a `traceparent`. As the specification requires, it is then ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotATraceContext;
 
@@ -65,7 +65,7 @@ impl FromStr for TraceContext {
     type Err = NotATraceContext;
 
     fn from_str(text: &str) -> Result<Self, NotATraceContext> {
-        // Later versions may add parts behind the flags, and nothing else.
+        // Later versions may add parts after the flags, but nothing else.
         let (known, rest) = text.split_at_checked(LENGTH).ok_or(NotATraceContext)?;
         let mut parts = known.split('-');
         let mut part =
@@ -84,7 +84,7 @@ impl FromStr for TraceContext {
     }
 }
 
-/// Capital letters are not allowed.
+/// Whether the byte is a lower-case hexadecimal digit. Capital letters are not allowed.
 fn is_digit(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }
@@ -114,7 +114,7 @@ mod tests {
         let unsampled: TraceContext = PLAIN.replace("-01", "-00").parse().unwrap();
         assert!(context.is_sampled && !unsampled.is_sampled);
         assert_eq!(unsampled.to_string(), PLAIN.replace("-01", "-00"));
-        // Of the flags only the known one is passed on.
+        // Only the known flag is passed on.
         assert_eq!(PLAIN.replace("-01", "-ff").parse::<TraceContext>().unwrap().to_string(), PLAIN);
     }
 

@@ -1,15 +1,15 @@
-//! What runs used.
+//! The usage of runs.
 
 use serde::{Deserialize, Serialize};
 
-/// Tokens and money that a run, or all runs of a task together, used.
+/// Tokens and money that a run, or all runs of a task together, have used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// Tokens that the model read.
     pub input_tokens: i64,
     /// Tokens that the model wrote.
     pub output_tokens: i64,
-    /// US dollars.
+    /// The cost in US dollars.
     pub cost_usd: f64,
     /// Whether a part of the cost was estimated from tokens and prices.
     #[serde(default)]
@@ -17,7 +17,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Adds what another run used.
+    /// Adds the usage of another run.
     pub fn add(&mut self, other: Usage) {
         self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);

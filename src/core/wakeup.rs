@@ -1,8 +1,8 @@
-//! Durable wake-ups: a task has released something that others may wait for.
+//! Durable wake-ups: a task has released something that other tasks may wait for.
 //!
-//! A wake-up commits with the change that caused it. The commit that re-evaluates its last waiter deletes it. The replica that made it
-//! processes it at once; if that replica dies, the leader finds it in the database. So no waiter depends on the memory of a replica, and no
-//! command ever handles more than one page of waiters.
+//! A wake-up commits with the change that caused it, and the commit that re-evaluates its last waiter deletes it. The replica that made it
+//! processes it at once; if that replica dies, the leader finds it in the database. No waiter therefore depends on the memory of a replica,
+//! and no command ever handles more than one page of waiters.
 
 use uuid::Uuid;
 
@@ -11,7 +11,7 @@ use super::ids::{TaskId, WorkerId};
 /// Identifies a wake-up until it is deleted.
 pub type WakeupId = Uuid;
 
-/// Which tasks are to be re-evaluated.
+/// Which tasks have to be re-evaluated.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// The tasks that depend on this one, which has finished.
@@ -25,7 +25,7 @@ pub enum Subject {
     },
     /// The first task of each agent and project that waits for this exclusive key.
     Key(String),
-    /// The tasks that are reserved for this worker, which takes no tasks at present.
+    /// The tasks that are reserved for this worker, which currently takes no tasks.
     Reservations(WorkerId),
 }
 
@@ -36,7 +36,7 @@ pub struct Wakeup {
     pub id: WakeupId,
     /// Which tasks it re-evaluates.
     pub subject: Subject,
-    /// The waiters up to this one have been re-evaluated.
+    /// The last waiter that has been re-evaluated; `None` at the beginning.
     pub cursor: Option<TaskId>,
 }
 
@@ -47,17 +47,17 @@ pub struct Waiters {
     pub tasks: Vec<TaskId>,
     /// Where the next page begins; `None` if this is the last page.
     pub next: Option<TaskId>,
-    /// More tasks wait for the key than this page contains: the tasks of this page that become ready must wake them later.
+    /// Whether more tasks wait for the key than this page contains. If so, the tasks of this page that become ready must wake them later.
     pub more_want_key: bool,
 }
 
-/// How far a wake-up is once a re-evaluation has committed; it is written with that commit.
+/// The state of a wake-up after a re-evaluation. It is written with the commit of the re-evaluation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
     /// The wake-up that has advanced.
     pub wakeup: WakeupId,
-    /// `None` if the wake-up is finished.
+    /// Where the next page begins; `None` if the wake-up is finished.
     pub next: Option<TaskId>,
-    /// As [`Waiters::more_want_key`] of the page that was re-evaluated.
+    /// The [`Waiters::more_want_key`] of the page that was re-evaluated.
     pub more_want_key: bool,
 }

@@ -35,7 +35,7 @@ macro_rules! words {
             }
         }
 
-        // Not derived: utoipa 6 does not read a `rename` that a macro wrote, and would list the variants' names instead of the words.
+        // Not derived, because utoipa 6 ignores a `rename` that a macro wrote, and would list the variants' names instead of the words.
         #[cfg(feature = "schema")]
         impl utoipa::PartialSchema for $name {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {

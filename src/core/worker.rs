@@ -21,36 +21,36 @@ words! {
     DispatchMode { Manual = "manual", Push = "push" }
 }
 
-/// The most tasks that one worker may hold.
+/// The maximum number of tasks that one worker may hold.
 pub const MAX_CONCURRENCY: i64 = 32;
 
-/// What a worker can run, as its registration says.
+/// What a worker can run, according to its registration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Capabilities {
     /// Whether it can run the Claude CLI. Lease and dispatch calls choose only such workers; claims do not require it.
     pub claude_cli: bool,
     /// How many tasks the worker runs at a time: the number of its slots.
     pub max_concurrency: i64,
-    /// Labels of the worker, which people see; placement does not look at them.
+    /// Labels of the worker, for people. Placement ignores them.
     pub labels: Vec<String>,
     /// The agent slugs that the worker serves; `None` = all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agents: Option<Vec<String>>,
-    /// The agent slugs for which it has profiles of their own; it runs the tasks of others that it serves with its profile `default`. For
-    /// people and their spelling mistakes only: placement does not look at them. `None` = its agent does not tell.
+    /// The agent slugs for which it has separate profiles. It runs the tasks of all other agents that it serves with its profile `default`.
+    /// Placement ignores this list: it only helps people to find misspelt names. `None` = its agent does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiles: Option<Vec<String>>,
-    /// The Kubernetes namespaces whose tasks the worker serves; `None` = all tasks, also those of no namespace. It has a column of its own:
-    /// an older replica rewrites the others without what it does not know.
+    /// The Kubernetes namespaces whose tasks the worker serves; `None` = all tasks, including those of no namespace. It has a separate
+    /// column, because an older replica that rewrites the other capabilities drops what it does not know.
     #[serde(skip)]
     pub namespaces: Option<Vec<String>>,
-    /// Whether the worker can clone any project. It has a column of its own, and so has `projects`.
+    /// Whether the worker can clone any project. It has a separate column, like `projects`.
     #[serde(skip)]
     pub git: bool,
-    /// The names of the projects that the worker serves, whether or not it has `git`; `None` = all if it has `git`, else none.
+    /// The names of the projects that the worker serves, whether or not it has `git`. `None` = all if it has `git`, otherwise none.
     #[serde(skip)]
     pub projects: Option<Vec<String>>,
-    /// What else its agent says of itself: JSON texts by their names. They are kept and shown as they came.
+    /// Further capabilities that its agent reports, as JSON texts by name. They are stored and shown unchanged.
     #[serde(skip)]
     pub other: BTreeMap<String, String>,
 }
@@ -72,32 +72,32 @@ impl Default for Capabilities {
 }
 
 impl Capabilities {
-    /// Whether the worker serves tasks that require this.
+    /// Whether the worker serves tasks with this requirement.
     pub fn serves(&self, required: Requirement<'_>) -> bool {
         self.serves_but_for_project(required) && self.serves_project(required.project)
     }
 
-    /// As [`serves`](Self::serves), whatever the project is.
+    /// Like [`serves`](Self::serves), but ignores the project.
     pub fn serves_but_for_project(&self, required: Requirement<'_>) -> bool {
         self.serves_agent(required.agent_slug) && self.serves_namespace(required.namespace)
     }
 
-    /// Whether the worker serves tasks of this agent, of some namespace or of none.
+    /// Whether the worker serves tasks of this agent, in at least some namespace or in none.
     pub fn serves_agent(&self, agent_slug: &str) -> bool {
         self.agents.as_ref().is_none_or(|slugs| slugs.iter().any(|slug| slug == agent_slug))
     }
 
-    /// The agents that it knows by name: those that it names, and those for which it has profiles.
+    /// The agents that it knows by name: those that it names, and those that it has profiles for.
     pub fn known_agents(&self) -> impl Iterator<Item = &String> {
         self.agents.iter().chain(&self.profiles).flatten()
     }
 
-    /// Whether it serves all agents, and does not tell for which it has profiles.
+    /// Whether it serves all agents without reporting which it has profiles for.
     pub fn serves_untold(&self) -> bool {
         self.agents.is_none() && self.profiles.is_none()
     }
 
-    /// Whether the worker names this agent, rather than serving it because it serves all.
+    /// Whether the worker names this agent, instead of serving it because it serves all agents.
     pub fn names_agent(&self, agent_slug: &str) -> bool {
         self.agents.is_some() && self.serves_agent(agent_slug)
     }
@@ -112,13 +112,13 @@ impl Capabilities {
         self.projects.as_ref().map_or(self.git, |served| served.iter().any(|one| one == project))
     }
 
-    /// Whether it serves other tasks than these capabilities do.
+    /// Whether it serves different tasks than these capabilities do.
     pub fn serves_others_than(&self, other: &Self) -> bool {
         (&self.agents, &self.namespaces, self.git, &self.projects) != (&other.agents, &other.namespaces, other.git, &other.projects)
     }
 
-    /// How many combinations of a namespace, an agent and a project are named; tasks without a project count as those of one more project. A
-    /// claim looks at the tasks of each combination.
+    /// The number of combinations of a namespace, an agent and a project that it names. Tasks without a project count as one more project.
+    /// A claim looks at the tasks of each combination.
     pub fn combinations(&self) -> usize {
         let number = |names: &Option<Vec<String>>| names.as_ref().map_or(1, Vec::len);
         let projects = self.projects.as_ref().map_or(1, |named| named.len() + 1);
@@ -126,14 +126,14 @@ impl Capabilities {
     }
 }
 
-/// The names of the capabilities that this program knows.
+/// The names of the capabilities that this program interprets.
 pub const KNOWN_CAPABILITIES: [&str; 8] =
     ["claude_cli", "max_concurrency", "labels", "agents", "profiles", "namespaces", "git", "projects"];
 
-/// Capabilities that this program does not know, unless they are too many.
+/// Checks capabilities that this program does not interpret, and returns them.
 ///
 /// # Errors
-/// A text for whoever named them.
+/// A message for the caller who named them.
 pub fn other_capabilities(named: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, String> {
     if named.len() > limits::OTHER_CAPABILITIES {
         return Err(format!("At most {} capabilities besides those that this server knows", limits::OTHER_CAPABILITIES));
@@ -165,51 +165,51 @@ pub struct Instance {
 pub struct Worker {
     /// The worker's name.
     pub id: WorkerId,
-    /// Rises with every change of this row except `last_seen`, also across a removal and a new registration.
+    /// Rises with every change of this row except `last_seen`, even across a removal and a new registration.
     pub revision: i64,
     /// The stamp of the row's last change.
     pub updated_at: Ms,
-    /// Where the server reaches its agent; empty if it has no URL, and then nothing is pushed to it.
+    /// The URL of its agent. If it is empty, nothing is pushed to the worker.
     pub url: String,
     /// The status that the worker, an operator or the control plane set last.
     pub status: WorkerStatus,
-    /// Not seen for too long: the API shows `offline`, whatever `status` is, until the worker is seen again.
+    /// Whether it was not seen for too long. The API shows `offline` then, whatever `status` is, until the worker is seen again.
     pub lost: bool,
-    /// What the worker can run, as it was registered last.
+    /// What the worker can run, according to its last registration.
     pub capabilities: Capabilities,
     /// Its addresses, for people.
     pub ip_addrs: Vec<String>,
-    /// How many observations its memory database has, as the control plane lists it; 0 if it does not.
+    /// How many observations its memory database has, according to the control plane's list; 0 if it is not listed.
     pub obs_count: i64,
-    /// The digest of its memory database, as the control plane lists it; empty if it does not.
+    /// The digest of its memory database, according to the control plane's list; empty if it is not listed.
     pub db_sha: String,
-    /// When its name was registered for the first time, or anew after a removal.
+    /// When its name was first registered, or registered again after a removal.
     pub registered_at: Ms,
-    /// The version of its agent; `unknown` if none was told, `uninstalled` after its agent was removed from the machine.
+    /// The version of its agent: `unknown` if none was reported, `uninstalled` after its agent was removed from the machine.
     pub agent_version: String,
     /// Its operating system, for people; may be empty.
     pub os_info: String,
-    /// How its agent was installed, for people; `manual` if nothing was told.
+    /// How its agent was installed, for people; `manual` if nothing was reported.
     pub install_method: String,
     /// Whether the server pushes tasks to it by itself.
     pub dispatch: DispatchMode,
     /// The worker gets no new tasks.
     pub cordoned: bool,
-    /// Cordoned, and asked to release or finish the tasks that it holds.
+    /// Whether it is cordoned, and was asked to release or finish the tasks that it holds.
     pub draining: bool,
-    /// Its capacity was lowered while it may hold more tasks. The database guards each slot but not the number of used slots, so placement
-    /// reads the slots from the database until they fit again.
+    /// Whether its capacity was lowered while it may hold more tasks. The database guards each slot but not the number of used slots, so
+    /// placement reads the slots from the database until they fit again.
     pub recount_slots: bool,
-    /// `None` if no agent that tells its instance has registered.
+    /// The agent that works under the name; `None` if no agent that sends its instance has registered.
     pub instance: Option<Instance>,
-    /// Why it takes no tasks, or none of some agents, as its agent says.
+    /// Why it takes no tasks, or no tasks of some agents, as its agent reports.
     pub pauses: Vec<Pause>,
-    /// When it gave the last sign of life that is recorded.
+    /// When the last recorded sign of life was.
     pub last_seen: Ms,
 }
 
 impl Worker {
-    /// A worker that is registered now and has told nothing yet: online, with one slot, and not pushed to.
+    /// A worker that is being registered and has reported nothing yet: online, with one slot, and not pushed to.
     pub fn new(id: WorkerId, now: Ms) -> Self {
         Self {
             id,
@@ -241,23 +241,24 @@ impl Worker {
         if self.lost { WorkerStatus::Offline } else { self.status }
     }
 
-    /// Whether another agent works under the name. A caller that does not tell its instance is nobody in particular.
+    /// Whether another agent works under the name. A caller that does not send its instance matches any agent.
     pub fn is_of_other(&self, instance: Option<InstanceId>) -> bool {
         self.instance.zip(instance).is_some_and(|(known, named)| known.id != named)
     }
 
-    /// Whether an agent may take the name: nobody else has it, or the agent that has it is offline.
+    /// Whether an agent may take the name: no other agent has it, or the agent that has it is offline.
     pub fn may_become(&self, instance: InstanceId) -> bool {
         self.shown_status() == WorkerStatus::Offline || !self.is_of_other(Some(instance))
     }
 
-    /// Whether its shown status is `online`: it is there and takes tasks, unless it is cordoned.
+    /// Whether its shown status is `online`. It then takes tasks, unless it is cordoned.
     pub fn is_online(&self) -> bool {
         self.shown_status() == WorkerStatus::Online
     }
 
-    /// The pause because of which the worker takes no tasks that require this. If there are several, all accounts are paused that
-    /// could run them, so the first that ends by itself counts; but a pause of the whole worker must end in any case.
+    /// The pause that keeps the worker from taking tasks with this requirement. If there are several, every account that could run the
+    /// tasks is paused, so the pause that ends by itself first counts. A pause of the whole worker takes precedence, because it must end in
+    /// any case.
     pub fn pause_of(&self, required: Requirement<'_>) -> Option<&Pause> {
         let Requirement { agent_slug, namespace, project } = required;
         let serves = self.capabilities.serves_namespace(namespace) && self.capabilities.serves_project(project);
@@ -270,12 +271,12 @@ impl Worker {
         self.pauses.iter().filter(|_| is_there).filter(concerns).max_by_key(order)
     }
 
-    /// Whether the worker serves tasks that require this.
+    /// Whether the worker serves tasks with this requirement, and no pause closes their agent.
     pub fn serves(&self, required: Requirement<'_>) -> bool {
         self.capabilities.serves(required) && !self.is_closed_for(required.agent_slug)
     }
 
-    /// The agents that pauses close on a worker that names none. One that names agents names only those that are open.
+    /// The agents that pauses close on a worker that names no agents. A worker that names agents names only those that are open.
     pub fn closed_agents(&self) -> impl Iterator<Item = &String> {
         self.pauses.iter().filter(|_| self.capabilities.agents.is_none()).flat_map(|pause| pause.agents.iter().flatten())
     }
@@ -285,12 +286,12 @@ impl Worker {
         self.closed_agents().next().is_some()
     }
 
-    /// Whether a pause closes this agent on a worker that names none.
+    /// Whether a pause closes this agent on a worker that names no agents.
     pub fn is_closed_for(&self, agent_slug: &str) -> bool {
         self.closed_agents().any(|slug| slug == agent_slug)
     }
 
-    /// Whether the worker serves tasks of this agent, of some namespace or of none.
+    /// Whether the worker serves tasks of this agent, in at least some namespace or in none, and no pause closes it.
     pub fn serves_agent(&self, agent_slug: &str) -> bool {
         self.capabilities.serves_agent(agent_slug) && !self.is_closed_for(agent_slug)
     }
@@ -300,7 +301,7 @@ impl Worker {
         self.status == WorkerStatus::Online && !self.cordoned && !self.draining
     }
 
-    /// Whether to reserve a task that requires this for the worker.
+    /// Whether a task with this requirement should be reserved for the worker.
     pub fn is_worth_waiting_for(&self, required: Requirement<'_>) -> bool {
         self.takes_tasks() && !self.lost && self.serves(required)
     }

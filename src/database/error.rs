@@ -12,19 +12,19 @@ pub enum Error {
     /// The leadership that the batch requires has ended; nothing was written.
     #[error("this replica is no longer the leader")]
     NotLeader,
-    /// The connection was lost at COMMIT. [`Writer::resolve_commit`](super::Writer::resolve_commit) finds out the outcome.
+    /// The connection was lost at COMMIT. [`Writer::resolve_commit`](super::Writer::resolve_commit) determines the outcome.
     #[error("the connection was lost during the commit: {0}")]
     CommitUnknown(String),
-    /// The database can't be reached or can't serve for now.
+    /// The database can't be reached, or can't serve at the moment.
     #[error("the database is not available: {0}")]
     Unavailable(String),
-    /// The database can't be used until the fault is fixed; the text says what to do.
+    /// The database can't be used until a fault is fixed; the text says what to do.
     #[error("{0}")]
     Unusable(String),
-    /// The database contains data that this program does not write.
+    /// The database contains data that this program never writes.
     #[error("unexpected data in the database: {0}")]
     Corrupt(String),
-    /// The installation must be changed first; the text says what.
+    /// The installation must be changed first; the text says how.
     #[error("{0}")]
     Setup(String),
     /// Any other error of the database; the text is its message.
@@ -38,12 +38,13 @@ impl Error {
         matches!(self, Self::Conflict(_))
     }
 
-    /// Whether the database is the reason, not the call: it can't be reached or used, rows are locked, or a commit's outcome is unknown.
+    /// Whether the cause is the database and not the call: it can't be reached or used, rows are locked, or the outcome of a commit is
+    /// unknown.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::Locked(_) | Self::Unusable(_) | Self::CommitUnknown(_))
     }
 
-    /// Another try would fail as well.
+    /// Whether another try would fail as well.
     pub fn is_lasting(&self) -> bool {
         matches!(self, Self::Unusable(_))
     }

@@ -1,4 +1,4 @@
-//! The feed: each commit leaves a row with what it changed, for other replicas, and what it added to the counts.
+//! The feed. Each commit leaves a row that records what it changed, for other replicas, and how it changed the counts.
 
 use bloom_core::ids::{TaskId, WorkerId};
 use bloom_core::working_set::{Counts, WorkingSet};
@@ -13,11 +13,11 @@ pub struct Position {
     pub n: i64,
 }
 
-/// What a batch changed, by id. Readers read the current rows themselves.
+/// What a batch changed, by id. Readers of the feed read the current rows themselves.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Changed {
-    /// Tasks that were created or changed in a way that other replicas must know.
+    /// Tasks that were created, or whose change other replicas need.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tasks: Vec<TaskId>,
     /// Tasks that were removed.
@@ -26,19 +26,19 @@ pub struct Changed {
     /// Workers that were registered or changed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub workers: Vec<WorkerId>,
-    /// Each with the revision of its removal.
+    /// Workers that were removed, each with the revision of its removal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub removed_workers: Vec<(WorkerId, i64)>,
     /// Tasks with new events.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<TaskId>,
-    /// Stored settings or keys were changed.
+    /// Whether stored settings or keys were changed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub settings: bool,
-    /// Queues were paused, resumed or limited.
+    /// Whether queues were paused, resumed or limited.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub queues: bool,
-    /// The counts were corrected, so replicas must read them again.
+    /// Whether the counts were corrected, so that replicas must read them again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub recounted: bool,
 }
@@ -66,7 +66,7 @@ impl Changed {
 /// How a batch changed the counts of tasks, and how many leases it granted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CountDeltas {
-    /// What is added to the number of tasks, by agent, priority and status; negative if there are fewer.
+    /// The change of the number of tasks, by agent, priority and status.
     pub tasks: Counts,
     /// The number of leases that were granted.
     pub leases: i64,
@@ -78,7 +78,7 @@ impl CountDeltas {
         Self { tasks: set.counts.clone(), leases: set.leases_granted }
     }
 
-    /// Adds the changes of another batch. Counts that do not change in all are left out.
+    /// Adds the changes of another batch. Counts whose total change is zero are dropped.
     pub fn add(&mut self, other: &Self) {
         for (key, n) in &other.tasks {
             *self.tasks.entry(key.clone()).or_default() += n;
@@ -98,12 +98,12 @@ impl CountDeltas {
     }
 }
 
-/// The counts of one snapshot, and the last batch of each writer that they contain.
+/// The counts of one snapshot, and the last batch of each writer that they include.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CountsAt {
     /// The sums of all changes up to these positions.
     pub counts: CountDeltas,
-    /// The last batch of each writer that is in the counts.
+    /// The last batch of each writer that the counts include.
     pub positions: Vec<Position>,
 }
 
@@ -123,8 +123,8 @@ pub struct FeedEntry {
 pub struct Feed {
     /// Ordered by writer and number. The number of entries per writer is limited.
     pub entries: Vec<FeedEntry>,
-    /// A writer has more entries after these.
+    /// Whether a writer has more entries after these.
     pub more: bool,
-    /// Entries that were not read yet were removed, so the cache must be rebuilt.
+    /// Whether entries that were not read yet have been removed, so that the cache must be rebuilt.
     pub gap: bool,
 }

@@ -1,4 +1,4 @@
-//! Jobs that keep the database small and its counts correct. A writer does each of them in a few small transactions of its own.
+//! Jobs that keep the database small and its counts correct. A writer does each job in a few small transactions of its own.
 
 use bloom_core::Ms;
 use bloom_core::file::FileId;
@@ -9,22 +9,22 @@ use uuid::Uuid;
 
 use super::CountDeltas;
 
-/// A job, with what it needs.
+/// A job, with its parameters.
 #[derive(Clone, Debug)]
 pub enum Maintenance {
     /// Adds the count changes of batches to the base of the counts. The leader does this about once a second.
     CompactCounts,
-    /// Removes batches that are older than this and already in the base of the counts, writers that have been silent for long, and the
-    /// rows of workers that were removed long ago.
+    /// Removes batches that are older than this and already in the base of the counts. Also removes writers that have been silent for a
+    /// long time, and the rows of workers that were removed long ago.
     PruneBatches {
         /// The age from which a batch is removed, in milliseconds.
         older_than_ms: i64,
     },
-    /// Removes audit entries that are older than this; with `only_flushed`, only those that are in the object store.
+    /// Removes audit entries that are older than this. With `only_flushed`, removes only those that are already in the object store.
     PruneAudit {
         /// The age from which an entry is removed, in milliseconds.
         older_than_ms: i64,
-        /// The most entries to remove at a time.
+        /// The maximum number of entries to remove at a time.
         limit: i64,
         /// Whether entries must be in the object store before they are removed.
         only_flushed: bool,
@@ -33,31 +33,31 @@ pub enum Maintenance {
     MoveOutput {
         /// The artifact whose output was moved.
         artifact: Uuid,
-        /// Where its output is, and what the database keeps of it.
+        /// The location of its output, and what the database keeps of it.
         object: StoredObject,
     },
-    /// Stores a piece of a file that arrives. If the file is not added by `due_at`, its pieces are removed.
+    /// Stores a chunk of a file that is arriving. If the file is not added by `due_at`, its chunks are removed.
     StoreChunk {
-        /// The file that arrives.
+        /// The file that is arriving.
         file: FileId,
-        /// The place of the piece in the file; the first one has the number 0.
+        /// The position of the chunk in the file, counted from 0.
         number: i64,
-        /// The bytes of the piece.
+        /// The bytes of the chunk.
         content: Chunk,
-        /// When the pieces are removed if the file was not added, in milliseconds since the epoch.
+        /// When the chunks are removed if the file was not added, in milliseconds since the epoch.
         due_at: Ms,
     },
-    /// Has the pieces of a file removed that did not arrive whole, or that nobody needs.
+    /// Schedules the removal of the chunks of a file that did not arrive completely, or that nobody needs.
     DropChunks {
-        /// The file whose pieces are no longer needed.
+        /// The file whose chunks are no longer needed.
         file: FileId,
     },
-    /// Removes uploads that no task used in time, and a part of the pieces that are to be removed.
+    /// Removes uploads that no task used in time, and some of the chunks that are due for removal.
     RemoveFiles {
-        /// The most uploads to remove at a time.
+        /// The maximum number of uploads to remove at a time.
         limit: i64,
     },
-    /// Records that this file is in the object store. Its pieces are removed later, so that whoever reads them comes to the end.
+    /// Records that this file is in the object store. Its chunks are removed later, so that readers of the chunks can finish.
     MoveFile {
         /// The file that was moved.
         file: FileId,
@@ -68,12 +68,12 @@ pub enum Maintenance {
     SetStoredBytes {
         /// The name of the key.
         key: String,
-        /// What all its tasks store together.
+        /// The total number of bytes that it stores.
         bytes: i64,
     },
-    /// Records when these keys were used last. A later time that is recorded already stays.
+    /// Records when these keys were last used. A later time that is already recorded stays.
     RecordKeyUses {
-        /// Names of keys, each with the time.
+        /// The names of keys, each with its time.
         uses: Vec<(String, Ms)>,
     },
     /// Records the last runs of the reconcilers that this replica runs.
@@ -81,25 +81,25 @@ pub enum Maintenance {
         /// The runs.
         runs: Vec<ReconcilerRun>,
     },
-    /// Stores a mark of the object store, if it is as the caller knows it; an empty `known` stands for a mark that does not exist.
+    /// Stores a mark of the object store if its current value is `known`. An empty `known` means that the mark does not exist.
     SetMark {
         /// The name of the mark.
         name: &'static str,
-        /// The value that the caller has read.
+        /// The value that the caller read.
         known: String,
         /// The value to store.
         value: String,
     },
-    /// Removes tasks that finished longer ago than this (`None`: only those whose own `ttl_after_finished_sec` is over), with all rows
-    /// that belong to them, unless a queued task depends on them.
+    /// Removes tasks that finished longer ago than this, with all rows that belong to them, unless a queued task depends on them. `None`
+    /// removes only tasks whose own `ttl_after_finished_sec` has passed.
     RemoveTasks {
-        /// Milliseconds since the end of a task.
+        /// Milliseconds since a task finished.
         finished_for_ms: Option<Ms>,
-        /// The most tasks to remove at a time.
+        /// The maximum number of tasks to remove at a time.
         limit: i64,
     },
-    /// Adds what [`Database::count_errors`](super::Database::count_errors) found to be missing. Done only while this leadership lasts, so
-    /// that no two replicas add it.
+    /// Adds the differences that [`Database::count_errors`](super::Database::count_errors) found. This is done only while this leadership
+    /// lasts, so that no two replicas add them.
     CorrectCounts {
         /// What to add to the counts.
         missing: CountDeltas,
@@ -117,11 +117,11 @@ pub struct Done {
     pub removed: Vec<TaskId>,
     /// How the job changed the counts.
     pub counts: CountDeltas,
-    /// The job committed a batch that is in the feed.
+    /// Whether the job committed a batch that is in the feed.
     pub is_batch: bool,
 }
 
-/// A piece of a file. Its content is not for logs.
+/// A chunk of a file. Its content must not appear in logs.
 #[derive(Clone)]
 pub struct Chunk(pub Vec<u8>);
 

@@ -1,4 +1,5 @@
-//! The interface between the engine and the reconcilers, and a database. The store implements it with SQL, tests in memory.
+//! The interface between a database and its users, the engine and the reconcilers. The store implements it with SQL; tests implement it in
+//! memory.
 //!
 //! A [`Writer`] is one connection for writing. Each of its transactions loads, saves and commits, and each commit leaves a numbered row
 //! in the feed, which other replicas follow. Everything else is a separate read, by an index and in pages.
@@ -25,7 +26,7 @@ pub use error::Error;
 pub use feed::{Changed, CountDeltas, CountsAt, Feed, FeedEntry, Position};
 pub use maintenance::{Chunk, Done, Maintenance};
 
-/// The result of a call of the database.
+/// The result of a database call.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// The items that are due by the database's clock, and when the next one is due.
@@ -33,7 +34,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub struct DuePage<T> {
     /// The database's time when the items were read.
     pub now: Ms,
-    /// What is due, at most as much as the caller asked for.
+    /// The due items, at most as many as the caller asked for.
     pub items: Vec<T>,
     /// The first deadline after those of the items; `None` if there is none.
     pub next_at: Option<Ms>,
@@ -49,10 +50,10 @@ pub struct Service {
     pub resumed_at: Ms,
 }
 
-/// What the engine needs of a database. Its implementations are the store and, in tests, one in memory.
+/// What the engine needs of a database. It is implemented by the store and, in tests, by a database in memory.
 #[async_trait]
 pub trait Database: Send + Sync + 'static {
-    /// Other replicas may share the database, so there is a feed to follow and a leader to elect.
+    /// Whether other replicas may share the database, so that there is a feed to follow and a leader to elect.
     fn is_shared(&self) -> bool;
 
     /// Opens a connection for writing.
@@ -63,26 +64,26 @@ pub trait Database: Send + Sync + 'static {
 
     // --- reads of the replica cache ---
 
-    /// The commits after these positions, without those of own writers.
+    /// The commits after these positions, without those of the caller's own writers.
     async fn feed(&self, positions: &[Position], own: &[i64]) -> Result<Feed>;
 
-    /// Waits until another replica has committed. It may return without a commit, and may miss one. After an `Err`, call it again later.
-    /// Never returns if the database is not shared.
+    /// Waits until another replica has committed. It may return without a commit, and may miss one. After an error, call it again later. It
+    /// never returns if the database is not shared.
     async fn heard(&self) -> Result<()>;
 
     /// Notifies other replicas of a commit.
     async fn notify(&self) -> Result<()>;
 
-    /// The counts, and the positions up to which they include batches, from one snapshot.
+    /// The counts, and the last batch of each writer that they include, from one snapshot.
     async fn counts(&self) -> Result<CountsAt>;
 
-    /// Those of these tasks that exist.
+    /// The subset of these tasks that exists.
     async fn task_states(&self, ids: &[TaskId]) -> Result<Vec<TaskState>>;
 
-    /// Those of these workers that exist.
+    /// The subset of these workers that exists.
     async fn workers_by_id(&self, ids: &[WorkerId]) -> Result<Vec<Worker>>;
 
-    /// Workers after this name, by name.
+    /// Workers whose names sort after this one, by name.
     async fn workers_page(&self, after: Option<&str>, limit: i64) -> Result<Vec<Worker>>;
 
     /// Tasks with an active lease, after this id, by id.
@@ -91,41 +92,41 @@ pub trait Database: Send + Sync + 'static {
     /// The next tasks of the scope after this (rank, id), in the order of the queue.
     async fn ready_page(&self, scope: &Scope, after: Option<(i64, TaskId)>, limit: i64) -> Result<Vec<ReadyRow>>;
 
-    /// What is set for queues, by agent; that of all queues comes first.
+    /// The settings of queues, by agent. Those of all queues together come first.
     async fn queues(&self) -> Result<Vec<AgentQueue>>;
 
-    /// The queues that are paused or have as many leases as their limits allow; `ALL_QUEUES` among them if all are paused.
+    /// The queues that are paused, or that have as many leases as their limits allow. They include `ALL_QUEUES` if all queues are paused.
     async fn closed_queues(&self) -> Result<Vec<String>>;
 
     /// The agents that have a ready task.
     async fn ready_agents(&self) -> Result<Vec<String>>;
 
-    /// The specs of those of these tasks that exist.
+    /// The specs of the subset of these tasks that exists.
     async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>>;
 
     // --- reads and writes of the reconcilers ---
 
-    /// Active leases whose `check_at` has passed, the longest due first.
+    /// Active leases whose `check_at` has passed, starting with the most overdue.
     async fn due_leases(&self, limit: i64) -> Result<DuePage<(TaskId, LeaseId)>>;
 
     /// Active leases whose expiry or `check_at` is further away than their TTL, because the clock has stepped back since they were renewed
-    /// or got a grace.
+    /// or got a grace period.
     async fn leases_beyond_ttl(&self, limit: i64) -> Result<Vec<(TaskId, LeaseId)>>;
 
-    /// Parked tasks whose `wake_at` has passed, the longest due first.
+    /// Parked tasks whose `wake_at` has passed, starting with the most overdue.
     async fn due_tasks(&self, limit: i64) -> Result<DuePage<TaskId>>;
 
-    /// Workers that count as online and were not seen for longer than this, or were seen in the future.
+    /// Workers that are marked as online and were not seen for longer than this, or that were seen in the future.
     async fn silent_workers(&self, silent_for_ms: i64, limit: i64) -> Result<DuePage<WorkerId>>;
 
-    /// Wake-ups that are not done, the oldest first.
+    /// Wake-ups that are not finished, the oldest first.
     async fn wakeups(&self, after: Option<WakeupId>, limit: i64) -> Result<Vec<Wakeup>>;
 
-    /// The next page of tasks that the wake-up is for.
+    /// The next page of the tasks that wait for this wake-up.
     async fn waiters(&self, wakeup: &Wakeup, limit: i64) -> Result<Waiters>;
 
-    /// Becomes or stays leader for `ttl_ms`, and returns the epoch; `None` while another holder leads. The epoch rises with each change of
-    /// holder.
+    /// Becomes or stays leader for `ttl_ms`, and returns the epoch. Returns `None` while another holder leads. The epoch rises with each
+    /// change of holder.
     async fn lead(&self, holder: &str, ttl_ms: i64) -> Result<Option<i64>>;
 
     /// Ends the leadership, so that another replica can lead at once.
@@ -140,7 +141,7 @@ pub trait Database: Send + Sync + 'static {
     /// What must be added to the counts to correct them. Reads all tasks while writes go on.
     async fn count_errors(&self) -> Result<CountDeltas>;
 
-    /// How many bytes the submit keys store whose quota limits that, for those where it has changed. Reads all their tasks.
+    /// The number of bytes that each key stores, for keys whose quota limits it and whose number has changed. Reads all their tasks.
     async fn stored_bytes(&self) -> Result<Vec<(String, i64)>>;
 }
 
@@ -149,19 +150,19 @@ pub trait Database: Send + Sync + 'static {
 pub enum LockWait {
     /// Longer than any transaction of a replica lasts.
     Long,
-    /// Briefly, because another program has kept rows locked a moment ago.
+    /// Briefly, because another program recently kept rows locked.
     Short,
-    /// Locked rows are not loaded; a command that needs one is halted.
+    /// Locked rows are not loaded. A command that needs one of them is halted.
     Skip,
 }
 
-/// One connection for writing. The future of a call must not be dropped before it ends, or its statement would stay on the connection.
+/// One connection for writing. The future of a call must not be dropped before it ends, because its statement would stay on the connection.
 #[async_trait]
 pub trait Writer: Send {
-    /// Never reused. It changes if the writer had to be registered again.
+    /// The id of the writer, which is never reused. It changes if the writer had to be registered again.
     fn id(&self) -> i64;
 
-    /// The number of its last batch that committed.
+    /// The number of its last committed batch.
     fn n(&self) -> i64;
 
     /// Starts a transaction, locks the rows that the keys lead to (workers by id, then tasks by id), and reads them.
@@ -170,7 +171,7 @@ pub trait Writer: Send {
     /// [`Error::Locked`] if a lock took longer than `wait`. After any error, the caller must call [`rollback`](Self::rollback).
     async fn begin_and_load(&mut self, keys: &RowKeys, wait: LockWait) -> Result<Loaded>;
 
-    /// Writes what the batch changed, and commits; with `check_epoch`, only if that leadership still lasts.
+    /// Writes what the batch changed, and commits. With `check_epoch`, this happens only if that leadership still lasts.
     ///
     /// # Errors
     /// After [`Error::CommitUnknown`], the caller must call [`resolve_commit`](Self::resolve_commit). After any other error nothing was
@@ -180,13 +181,14 @@ pub trait Writer: Send {
     /// Rolls the transaction back, or replaces a lost connection.
     async fn rollback(&mut self) -> Result<()>;
 
-    /// After [`Error::CommitUnknown`]: whether that batch has committed. The answer is final. After an error it may be called again.
+    /// Returns whether the batch of a [`Error::CommitUnknown`] was committed. The answer is final. After an error, the call may be
+    /// repeated.
     async fn resolve_commit(&mut self) -> Result<bool>;
 
     /// Does a maintenance job in transactions of its own.
     ///
     /// # Errors
-    /// As [`save`](Self::save).
+    /// The same as for [`save`](Self::save).
     async fn maintain(&mut self, job: &Maintenance) -> Result<Done>;
 
     /// Closes the connection; an open transaction is rolled back.

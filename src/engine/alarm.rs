@@ -1,4 +1,4 @@
-//! A wait for the next deadline, which ends sooner if an earlier deadline arrives.
+//! A wait for the next deadline that ends sooner if an earlier deadline arrives.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -21,7 +21,7 @@ impl Default for Alarm {
 }
 
 impl Alarm {
-    /// Ends the current wait, or the next one.
+    /// Ends the current wait, or the next one if there is none.
     pub fn ring(&self) {
         self.rung.notify_one();
     }
@@ -41,26 +41,26 @@ impl Alarm {
             () = clock.wait_until(at) => {}
             () = self.rung.notified() => {}
         }
-        // While the waiter is awake, every deadline rings: the waiter's next run sees it, or its next wait ends at once.
+        // While the waiter is awake, every deadline rings. The waiter's next run sees the deadline, or its next wait ends at once.
         self.set_to.store(Ms::MAX, Ordering::Release);
     }
 }
 
-/// What reconcilers wait for. A ring only makes them run sooner: each of them also runs at a fixed interval.
+/// The alarms that reconcilers wait for. A ring only makes a reconciler run sooner, because each of them also runs at a fixed interval.
 #[derive(Debug, Default)]
 pub struct Alarms {
-    /// Rings when a lease is to be checked before the waiter would wake up.
+    /// Rings when a lease must be checked before the waiter would wake up.
     pub lease_due: Alarm,
-    /// Rings when workers have changed: the next one may become silent at another time.
+    /// Rings when workers have changed, because the next one may become silent at another time.
     pub worker_silent: Alarm,
     /// Rings when a parked task is due before the waiter would wake up.
     pub task_due: Alarm,
-    /// A task may be pushed.
+    /// Rings when a task may be pushed.
     pub push_due: Alarm,
 }
 
 impl Alarms {
-    /// Has every waiter run again.
+    /// Wakes every waiter.
     pub fn ring_all(&self) {
         self.lease_due.ring();
         self.worker_silent.ring();

@@ -1,25 +1,25 @@
-//! The tasks that an engine and its reconcilers run, and their stop.
+//! The background tasks of an engine and its reconcilers, and their shutdown.
 
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Starts background tasks, and tells them when to stop. Clones share them.
+/// Starts background tasks, and signals them to stop. Clones share the tasks and the signal.
 #[derive(Clone, Debug)]
 pub struct Background {
     stop: CancellationToken,
     tasks: TaskTracker,
-    /// Runs all tasks, also those that a writer's thread starts.
+    /// Runs all tasks, including those that a writer's thread starts.
     runtime: Handle,
 }
 
 impl Background {
-    /// Tasks run on the caller's runtime.
+    /// Creates a group whose tasks run on the caller's runtime.
     pub(super) fn new() -> Self {
         Self { stop: CancellationToken::new(), tasks: TaskTracker::new(), runtime: Handle::current() }
     }
 
-    /// The stop waits for the task, so the task must end when [`stopped`](Self::stopped) returns.
+    /// Starts a task. The shutdown waits for the task, so the task must end once [`stopped`](Self::stopped) returns.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn_on(task, &self.runtime);
     }

@@ -1,5 +1,5 @@
-//! Candidates: the tasks that a worker may lease. They come from the replica cache and, where its windows end, from the database.
-//! While a claim or a push holds a candidate, no other gets it.
+//! Candidates: the tasks that a worker may lease. They come from the replica cache and, where its windows end, from the database. While a
+//! claim or a push holds a candidate, no other claim or push gets it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,17 +21,17 @@ use super::replica::{QueueState, Replica};
 
 /// Ready tasks per page.
 const PAGE: usize = 2_000;
-/// The most pages that one search for candidates reads, besides one for each of its windows.
+/// The maximum number of pages that one search for candidates reads, in addition to one for each of its windows.
 const PAGES: usize = 64;
-/// Rows of the read that confirms that nothing is left.
+/// The number of rows that are read to confirm that nothing is left.
 const CONFIRMED: usize = 64;
-/// Limits of the choice, which widens with each try that loses candidates to others.
+/// The limits of the widened choice: each try that loses candidates to others widens it.
 const MAX_SPREAD: usize = 512;
 const MAX_EXTRA: usize = 256;
 /// How long tasks that another program keeps locked are withheld.
 const LOCKED_FOR: Duration = Duration::from_secs(1);
-/// The most time for which a queue is treated as closed after the database has refused candidates of it. The feed brings the reason
-/// before.
+/// The longest time for which a queue is treated as closed after the database has refused candidates of it. Usually the feed delivers the
+/// reason earlier.
 const REFUSED_FOR: Duration = Duration::from_millis(300);
 
 /// Candidates for a worker, and how many of them it can lease.
@@ -39,9 +39,9 @@ const REFUSED_FOR: Duration = Duration::from_millis(300);
 pub(super) struct Offer {
     pub tasks: Vec<TaskId>,
     pub max: usize,
-    /// When the worker may have further tasks, which are kept for others until then.
+    /// When the worker may have further tasks, which are kept for other workers until then.
     pub kept_until: Option<Ms>,
-    /// Other claims or pushes that are under way hold more candidates.
+    /// Whether other claims or pushes in progress hold more candidates.
     pub is_contended: bool,
 }
 
@@ -51,9 +51,9 @@ pub(super) struct Tries {
     pub number: u32,
     /// Tries in which some candidates were taken or blocked.
     pub missed: u32,
-    /// The database has confirmed that there is nothing, and no candidate has been found since.
+    /// Whether the database has confirmed that there is nothing, and no candidate has been found since.
     pub is_confirmed: bool,
-    /// What the database has said about queues, if some are closed.
+    /// The state of the queues as the database reported it, if some are closed.
     pub queue_state: Option<QueueState>,
 }
 
@@ -62,7 +62,7 @@ impl Tries {
         if self.missed == 0 { 0 } else { (4_usize << self.missed.min(16)).min(MAX_SPREAD) }
     }
 
-    /// How many more candidates to take than wanted. If many are blocked, each try parks this many more of them.
+    /// How many candidates to take in addition to those that are wanted. If many are blocked, each try parks this many more of them.
     fn extra(&self) -> usize {
         if self.missed == 0 { 0 } else { (8_usize << self.missed.min(16)).min(MAX_EXTRA) }
     }
@@ -76,7 +76,7 @@ pub(crate) struct Candidates {
     random: Arc<Random>,
     background: Background,
     pages_read: Notify,
-    /// A claim or a push that was under way has ended.
+    /// Notified when a claim or a push has given back its candidates.
     given_back: Notify,
 }
 
@@ -97,7 +97,7 @@ impl Candidates {
         self.given_back.notified()
     }
 
-    /// The first candidates for the worker, which no other claim or push gets until they are given back. Reads further pages where this
+    /// The first candidates for the worker. No other claim or push gets them until they are given back. Reads further pages where this
     /// replica's windows end.
     pub(crate) async fn offer(&self, worker: &str, max: i64, tries: &Tries) -> Result<Offer, Error> {
         let windows = self.replica.lock().scopes(worker, tries.queue_state.as_ref()).len();
@@ -126,7 +126,7 @@ impl Candidates {
             };
             match (page, ready.page) {
                 (Some(page), _) => self.read_page(page).await?,
-                // Another claim or push reads this page already, and its read has a time limit.
+                // Another claim or push is already reading this page, and its read has a time limit.
                 (None, Some(_)) => page_read.await,
                 (None, None) => {
                     return Ok(Offer { tasks: ready.tasks, max, is_contended: ready.is_contended, kept_until: ready.kept_until });
@@ -150,8 +150,8 @@ impl Candidates {
         Ok(())
     }
 
-    /// If the cache says that the worker can't take tasks, reads the worker and its tasks again: a commit of another replica may have freed
-    /// a slot or lifted a cordon.
+    /// If the cache shows that the worker can't take tasks, reads the worker and its tasks again, because a commit of another replica may
+    /// have freed a slot or lifted a cordon.
     pub(crate) async fn refresh_if_unfit(&self, worker: &str) -> Result<(), Error> {
         let held: Vec<TaskId> = {
             let remembered = self.replica.lock();
@@ -164,7 +164,7 @@ impl Candidates {
         self.refresh(worker, &held).await
     }
 
-    /// Reads the worker and these tasks: another replica may have changed them since the feed was read.
+    /// Reads the worker and these tasks again, because another replica may have changed them since the feed was last read.
     pub(crate) async fn refresh(&self, worker: &str, held: &[TaskId]) -> Result<(), Error> {
         if !self.database.is_shared() {
             return Ok(());
@@ -207,8 +207,9 @@ impl Candidates {
         Ok(QueueState { closed, ready })
     }
 
-    /// The database has refused candidates of these queues. Those that seem to be open, because another replica has closed them, are
-    /// treated as closed for a moment. Otherwise the tasks that are given back would wake claims that are refused as well.
+    /// Handles the database's refusal of candidates of these queues. If the cache shows a queue as open because another replica has just
+    /// closed it, it is treated as closed for a moment. Otherwise the tasks that are given back would wake claims that would be refused as
+    /// well.
     pub(crate) fn refuse(&self, agents: &[String]) {
         let Some(number) = self.replica.lock().queues.refuse(agents) else { return };
         self.feed.want();
@@ -223,7 +224,7 @@ impl Candidates {
         });
     }
 
-    /// Makes these tasks unavailable for a while, because another program keeps them locked.
+    /// Hides these tasks from claims for a while, because another program keeps them locked.
     pub(crate) fn withhold(&self, tasks: &[TaskId]) {
         if tasks.is_empty() {
             return;
@@ -246,7 +247,7 @@ fn unreadable(error: bloom_database::Error) -> Error {
     Error::Unavailable
 }
 
-/// Tasks that a claim or a push holds. They are given back when it ends, also by an error or an abort.
+/// Tasks that a claim or a push holds. They are given back when it ends, even by an error or an abort.
 pub(super) struct Taken<'a> {
     pub candidates: &'a Candidates,
     pub tasks: Vec<TaskId>,

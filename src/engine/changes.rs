@@ -20,9 +20,9 @@ pub struct Changes {
     pub removed_workers: Vec<WorkerId>,
     /// Tasks that have new events.
     pub events: Vec<TaskId>,
-    /// Stored settings or keys changed.
+    /// Whether stored settings or keys changed.
     pub settings: bool,
-    /// Changes may have been missed: watchers that keep a copy must read it again.
+    /// Whether changes may have been missed, so that watchers that keep a copy must read it again.
     pub reset: bool,
 }
 
@@ -44,7 +44,7 @@ impl Changes {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        // Every field is named, so that none can be forgotten here: watchers would never hear of it.
+        // Every field is named here, so that none can be forgotten: watchers would never hear of its changes.
         let Self { tasks, removed_tasks, workers, removed_workers, events, settings, reset } = self;
         tasks.is_empty()
             && removed_tasks.is_empty()

@@ -1,7 +1,7 @@
 //! Claims: a worker's long poll for work. It is answered as soon as there is work for the worker.
 //!
-//! Candidates come from the replica cache. If one turns out to be taken or blocked, those behind it may still be free, so a claim
-//! continues until it has work, or until neither the cache nor the database has any for it.
+//! Candidates come from the replica cache. If one turns out to be taken or blocked, the candidates behind it may still be free. A claim
+//! therefore continues until it has work, or until neither the cache nor the database has any for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,18 +26,18 @@ use super::replica::feed::Feed;
 use super::replica::remembered::Remembered;
 use super::writers::Writers;
 
-/// What a worker asks for.
+/// A worker's request for tasks.
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
     /// The worker that the tasks are for.
     pub worker: WorkerId,
-    /// The most tasks that it takes now.
+    /// The maximum number of tasks that it takes now.
     pub max: i64,
     /// How long to wait if there is nothing for the worker, in milliseconds; 0 = not at all.
     pub wait_ms: i64,
-    /// Leases that the worker knows. Other leases that it got by a claim are delivered again.
+    /// Leases that the worker already has. Its other leases from earlier claims are delivered again.
     pub held: Option<Vec<LeaseId>>,
-    /// The agent that claims; `None` if it does not tell.
+    /// The agent that claims; `None` if it did not send its instance.
     pub instance: Option<InstanceId>,
     /// How long the leases last without a heartbeat, in milliseconds.
     pub ttl_ms: i64,
@@ -45,13 +45,14 @@ pub struct ClaimRequest {
     pub by: Requester,
 }
 
-/// The longest wait of a claim while a cancellation or an answer is pending, because the answer reports it to the worker.
+/// The longest wait of a claim while a cancellation or an answer is pending, because the reply to the claim reports it to the worker.
 const WAIT_WITH_ORDERS: Duration = Duration::from_secs(1);
-/// The least time between two looks at tasks that are kept for other workers: all idle workers look, and many such tasks may come.
+/// The shortest time between two searches for tasks that are kept for other workers. All idle workers search, and there may be many such
+/// tasks.
 const LOOKS_APART: Duration = Duration::from_millis(200);
-/// The most tries of one claim that find only tasks that another program keeps locked.
+/// The maximum number of tries of one claim that find only tasks that another program keeps locked.
 const LOCKED_TRIES: u32 = 3;
-/// The most tries of one claim, if other claims always take its candidates first.
+/// The maximum number of tries of one claim if other claims always take its candidates first.
 const TRIES: u32 = 1_000;
 
 /// Leases ready tasks to workers that ask for them.
@@ -106,14 +107,14 @@ impl Claims {
         }
     }
 
-    /// Leases what the worker can get now. The result is empty only if there was nothing for it at some moment during this call, or if all
-    /// that there was is locked; then the time tells when the worker may have tasks that are kept for others. `is_new`: this is the first try
-    /// of the claim.
+    /// Leases what the worker can get now. The result is empty only if there was nothing for the worker at some moment during this call, or
+    /// if everything that there was is locked. The returned time is then when the worker may have tasks that are kept for others. `is_new`
+    /// marks the first try of the claim.
     async fn try_claim(&self, request: &ClaimRequest, redeliver: bool, is_new: bool) -> Result<(Vec<TaskState>, Option<Ms>), Error> {
         let mut redeliver = redeliver && self.may_have_undelivered(request);
         let mut tries = Tries::default();
         let mut locked_tries = 0;
-        // The cache may lag behind a registration, so the database decides whether the name has another agent, once for each try.
+        // The cache may lag behind a registration, so the database decides once for each try whether another agent has the name.
         let mut is_doubtful = self.replica.is_of_other(&request.worker, request.instance);
         while tries.number < TRIES && !self.background.is_stopping() {
             tries.number += 1;
@@ -123,14 +124,14 @@ impl Claims {
                 self.candidates.offer(&request.worker, request.max, &tries).await?;
             if candidates.is_empty() && !redeliver && !is_unknown && !std::mem::take(&mut is_doubtful) {
                 if is_contended {
-                    // Other claims take what they want with their next commit, and give back the rest.
+                    // Other claims take what they need with their next commit, and give back the rest.
                     given_back.await;
                     continue;
                 }
                 if tries.is_confirmed {
                     return Ok((Vec::new(), kept_until));
                 }
-                // The cache is searched once more in any case, because the feed may have brought a task meanwhile.
+                // The cache is always searched once more, because the feed may have delivered a task meanwhile.
                 if is_new {
                     self.candidates.refresh(&request.worker, &[]).await?;
                 }
@@ -151,12 +152,12 @@ impl Claims {
                 }
             }
             if !closed.is_empty() {
-                // From now on, what is remembered counts again: the refused queues are closed there.
+                // From now on the cached state of the queues is used again, because it shows the refused queues as closed.
                 tries.queue_state = None;
             }
             if missed > 0 {
                 tries.missed += 1;
-                // Another replica has probably taken them, and more: read its commits now.
+                // Another replica has probably taken them, and more. Read its commits now.
                 self.feed.want();
             }
             if wanted > 0 {
@@ -166,7 +167,7 @@ impl Claims {
         Err(if self.background.is_stopping() { Error::Unavailable } else { Error::Busy })
     }
 
-    /// Whether a lease by claim may exist that the worker did not name. On a shared database, another replica may just have made one.
+    /// Whether the worker may have a lease from a claim that it did not list. On a shared database, another replica may just have made one.
     fn may_have_undelivered(&self, request: &ClaimRequest) -> bool {
         let Some(held) = &request.held else { return false };
         let remembered = self.replica.lock();
@@ -186,7 +187,7 @@ impl Claims {
                 self.candidates.withhold(&claimed.locked);
                 self.candidates.refuse(&claimed.closed);
             }
-            // The cache may still show a worker that was removed; the feed brings the removal.
+            // The cache may still show a worker that was removed. The feed delivers the removal.
             Err(Error::Rejected(Rejection::WorkerNotFound | Rejection::OtherAgent { .. })) => self.feed.want(),
             Err(_) => {}
         }

@@ -8,12 +8,13 @@ use bloom_core::Ms;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Continues from the last time that the database reported, by this machine's monotonic clock. The local wall clock has no influence.
+/// The clock continues from the last time that the database reported, using this machine's monotonic clock. The local wall clock has no
+/// influence.
 #[derive(Debug)]
 pub struct Clock {
     started: Instant,
     offset_ms: AtomicI64,
-    /// The time, if a test sets it.
+    /// The time, if a test controls it.
     manual: Option<Arc<AtomicI64>>,
     moved: Notify,
 }
@@ -36,14 +37,14 @@ impl Clock {
         self.offset_ms.store(database_now - self.elapsed_ms(), Ordering::Relaxed);
     }
 
-    /// Corrects the clock by a time that the database answered to a query sent at `asked_ms` (of [`elapsed_ms`](Self::elapsed_ms)). Without
-    /// commands, a step of the database's clock is noticed only by this.
+    /// Corrects the clock with a time that the database returned for a query sent at `asked_ms` (in [`elapsed_ms`](Self::elapsed_ms)).
+    /// While there are no commands, this is the only way in which a step of the database's clock is noticed.
     pub fn observe(&self, database_now: Ms, asked_ms: Ms) {
         let latest = database_now + (self.elapsed_ms() - asked_ms).max(0);
         self.set(self.now().clamp(database_now, latest));
     }
 
-    /// The time since the start by the local monotonic clock, whatever the database's clock says.
+    /// The time since the start by the local monotonic clock. It is independent of the database's clock.
     pub fn elapsed_ms(&self) -> Ms {
         if let Some(time) = &self.manual {
             return time.load(Ordering::SeqCst);

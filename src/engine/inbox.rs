@@ -1,4 +1,4 @@
-//! The commands and jobs that wait for a writer: queues by urgency, with limits on number and size.
+//! The commands and jobs that wait for a writer, in queues by urgency, with limits on their number and size.
 
 use std::collections::VecDeque;
 
@@ -13,15 +13,15 @@ use bloom_database::{Done, Maintenance};
 const BATCH_COMMANDS: usize = 512;
 const BATCH_ROWS: usize = 2_000;
 const BATCH_BYTES: usize = 4 << 20;
-/// Limits of the waiting commands; beyond them, callers are told to retry later.
+/// Limits of the waiting commands. Beyond them, callers have to retry later.
 const QUEUE_COMMANDS: usize = 8_192;
 const QUEUE_BYTES: usize = 64 << 20;
 
 pub(super) type MaintenanceReply = oneshot::Sender<Result<Done, Error>>;
-/// Maintenance jobs that may wait.
+/// The maximum number of waiting maintenance jobs.
 const QUEUE_MAINTENANCE: usize = 64;
 
-/// What a writer does next.
+/// The next work of a writer.
 pub(super) enum Work {
     Batch(Vec<Pending>),
     Maintenance(Maintenance, MaintenanceReply),
@@ -30,7 +30,7 @@ pub(super) enum Work {
 /// A command that waits for its reply.
 pub(super) struct Pending {
     pub command: Command,
-    /// Rows that an earlier try turned out to need, besides those that the operation names.
+    /// Rows that an earlier try turned out to need, in addition to those that the operation names.
     pub extra: RowKeys,
     pub tries: u32,
     pub reply: oneshot::Sender<Result<Reply, Error>>,
@@ -45,19 +45,19 @@ impl Pending {
     }
 }
 
-/// The most rows of a batch that commands of each urgency may fill while others wait.
+/// How many rows of a batch the commands of each urgency may fill while others wait.
 const SHARES: [usize; Urgency::COUNT] = [BATCH_ROWS, BATCH_ROWS / 2, BATCH_ROWS, BATCH_ROWS];
-/// After this many batches in a row without room for the first command of a queue, the next batch takes it regardless of limits, so that
-/// other commands never starve it.
+/// After this many consecutive batches without room for the first command of a queue, the next batch takes it regardless of the limits, so
+/// that other commands never starve it.
 const PASSED_OVER: u32 = 8;
-/// The rows to add for each task whose dependencies are loaded too.
+/// The number of rows to count for each task whose dependencies are loaded too.
 const ROWS_OF_DEPENDENCIES: usize = 20;
 
 #[derive(Default)]
 struct Queues {
     maintenance: VecDeque<(Maintenance, MaintenanceReply)>,
     by_urgency: [VecDeque<Pending>; Urgency::COUNT],
-    /// For each queue, the batches in a row that had no room for its first command.
+    /// For each queue, the number of consecutive batches that had no room for its first command.
     passed_over: [u32; Urgency::COUNT],
     commands: usize,
     bytes: usize,
@@ -72,7 +72,7 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Accepts all of the commands or none.
+    /// Accepts either all of the commands or none.
     pub(crate) fn push(&self, commands: Vec<Pending>) -> Result<(), Error> {
         let bytes: usize = commands.iter().map(|pending| pending.bytes).sum();
         {
@@ -93,7 +93,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Puts a command back, in front of all others of its urgency because it has waited already.
+    /// Puts a command back in front of all others of its urgency, because it has already waited.
     pub(crate) fn push_again(&self, mut pending: Pending) {
         pending.rows = pending.command.op.weight().rows + pending.extra.dependencies.len() * ROWS_OF_DEPENDENCIES;
         let mut queues = self.queues.lock();
@@ -118,8 +118,8 @@ impl Inbox {
         Ok(())
     }
 
-    /// Waits for the next work: a batch of the waiting commands, within the limits, or a maintenance job after each batch. `None` if the
-    /// inbox is closed and empty.
+    /// Waits for the next work. It alternates between a batch of the waiting commands, within the limits, and a maintenance job. Returns
+    /// `None` if the inbox is closed and empty.
     pub(crate) async fn next(&self) -> Option<Work> {
         loop {
             {

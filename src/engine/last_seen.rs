@@ -1,4 +1,5 @@
-//! Collects signs of life of workers. They are written together, about once a second, so that heartbeats need not write the worker's row.
+//! Collects signs of life of workers. They are written together, about once a second, so that a heartbeat does not have to write the
+//! worker's row.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ const FLUSH_EVERY: Duration = Duration::from_secs(1);
 const FLUSH_AT_MOST_EVERY: Duration = Duration::from_millis(50);
 /// Workers in one command.
 const AT_ONCE: usize = 500;
-/// The most names that are kept, so that a caller that invents names can't fill the memory.
+/// The maximum number of names that are kept, so that a caller that invents names can't fill the memory.
 const WORKERS: usize = 100_000;
 
 /// Collects the signs of life of workers, and writes them together at short intervals.
@@ -39,8 +40,8 @@ impl LastSeen {
         Self { every, pending: Mutex::default(), urgent: Notify::new(), clock, replica, writers }
     }
 
-    /// Records a sign of life of the worker, unless it comes from an agent that was replaced: its runs may go on for long, and the name must
-    /// become free when the agent that has it is gone.
+    /// Records a sign of life of the worker, unless it comes from an agent that was replaced. The runs of a replaced agent may go on for a
+    /// long time, and the name must become free when the agent that has it is gone.
     pub fn record(&self, worker: &str, instance: Option<InstanceId>) {
         if self.replica.is_of_other(worker, instance) {
             return;
@@ -54,7 +55,7 @@ impl LastSeen {
             pending.insert(worker.to_owned(), now);
         }
         drop(pending);
-        // A lost worker should be back at once.
+        // A lost worker should come back at once.
         if is_lost {
             self.urgent.notify_one();
         }
@@ -71,7 +72,7 @@ impl LastSeen {
             let mut pending: Vec<_> = std::mem::take(&mut *self.pending.lock()).into_iter().collect();
             while !pending.is_empty() {
                 let rest = pending.split_off(pending.len().min(AT_ONCE));
-                // A failure loses the signs of one interval; more will follow.
+                // A failure loses the signs of life of one interval. More will follow.
                 let _ = self.writers.submit(op::RecordLastSeen { last_seen: pending }).await;
                 pending = rest;
             }

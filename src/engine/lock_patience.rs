@@ -5,8 +5,8 @@ use std::time::Duration;
 use bloom_database::LockWait;
 use tokio::time::Instant;
 
-/// For this long after a lock timeout, a writer waits only briefly for locks: rows that stay locked so long are locked by another program,
-/// and all other commands of the batch wait too.
+/// For this long after a lock timeout, a writer waits only briefly for locks. Rows that stay locked for that long are locked by another
+/// program, and all other commands of the batch wait too.
 const SHORT_FOR: Duration = Duration::from_secs(10);
 
 #[derive(Default)]

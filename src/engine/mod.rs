@@ -1,9 +1,9 @@
-//! The one write path, and what this replica remembers of the database.
+//! The one write path, and this replica's cache of the database.
 //!
 //! Commands are collected while the previous batch commits. A batch is one set-based read, [`decide`](bloom_core::decide) for each
 //! command, a few set-based writes and one commit. Replies and notifications of changes are sent after the commit.
 //!
-//! The parts, each with the parts that it uses; no part uses one below it:
+//! The parts, each with the parts that it uses. No part uses one that is listed below it:
 //!
 //! | part | what it does | uses |
 //! | --- | --- | --- |
@@ -84,12 +84,12 @@ use writer::WriterTask;
 /// Why a command was not executed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Error {
-    /// The state of the tasks and workers does not allow the command, so nothing was changed.
+    /// The state of the tasks and workers does not allow the command. Nothing was changed.
     Rejected(Rejection),
-    /// The queue is full, or conflicts persisted; the caller may retry after a second.
+    /// The queue is full, or conflicts persisted. The caller may retry after a second.
     Busy,
-    /// Another program keeps rows or a table that the command needs locked in the database; the caller may retry after a second. The text is what the database said,
-    /// for the log.
+    /// Another program keeps rows or a table locked that the command needs. The caller may retry after a second. The text is the database's
+    /// message, for the log.
     Locked(String),
     /// The database can't be reached, or the process is stopping.
     Unavailable,
@@ -97,7 +97,8 @@ pub enum Error {
     Internal,
 }
 
-/// Logs that the database failed. The database itself logs the begin and the end of an outage, so its many errors are not repeated.
+/// Logs a failure of the database. The database itself logs the beginning and the end of an outage, so the many errors in between are
+/// logged at debug level only.
 pub fn log_failure(error: &bloom_database::Error, what: &str) {
     if error.is_unavailable() {
         tracing::debug!(%error, "{what}");
@@ -133,34 +134,34 @@ pub struct EngineOptions {
     pub named_agent_wait_ms: i64,
     /// A worker without a sign of life for this long is lost. Signs of life are written several times in that period.
     pub worker_offline_after_ms: i64,
-    /// Takes the spans of attempts.
+    /// Receives the spans of attempts.
     pub traces: Traces,
-    /// The time, if a test sets it.
+    /// The clock that a test controls; `None` to follow the database's clock.
     pub manual_clock: Option<Arc<AtomicI64>>,
-    /// The seed of ids and jitter, for a reproducible simulation; with a seed, all work runs on the caller's runtime.
+    /// The seed of ids and jitter, for a reproducible simulation. With a seed, all work runs on the caller's runtime.
     pub seed: Option<u64>,
 }
 
 /// The parts of an engine. Each part uses only parts declared before it.
 #[derive(Clone)]
 pub struct Engine {
-    /// The database, for reads that the cache does not answer.
+    /// The database, for reads that the cache can't answer.
     pub database: Arc<dyn Database>,
     /// The metrics of this process.
     pub metrics: Metrics,
     /// The traces of this process.
     pub traces: Traces,
-    /// The background tasks, and their stop.
+    /// The background tasks, and the signal that stops them.
     pub background: Background,
     /// The database's time.
     pub clock: Arc<Clock>,
-    /// Bits for ids and jitter.
+    /// The source of random bits for ids and jitter.
     pub random: Arc<Random>,
-    /// What reconcilers wait for.
+    /// The alarms that reconcilers wait for.
     pub alarms: Arc<Alarms>,
-    /// The reconcilers that this replica runs, and what they did last.
+    /// The reconcilers that this replica runs, and their last runs.
     pub reconcilers: Arc<Reconcilers>,
-    /// The specs of tasks that were used last.
+    /// The specs of recently used tasks.
     pub specs: Arc<Specs>,
     /// The cache of tasks, workers and queues.
     pub replica: Arc<Replica>,
@@ -180,7 +181,7 @@ impl Engine {
     /// Fills the cache, opens the writers and starts to serve.
     ///
     /// # Errors
-    /// If the database fails.
+    /// The error of the database, if it fails.
     pub async fn start(database: Arc<dyn Database>, metrics: Metrics, options: EngineOptions) -> database::Result<Self> {
         let is_shared = database.is_shared();
         let background = Background::new();
@@ -266,7 +267,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A writer has a thread of its own, so that requests that keep the other threads busy never delay a batch.
+    /// Runs a writer on its own thread, so that requests that keep the other threads busy never delay a batch.
     async fn open_writer_thread(&self, name: &'static str, inbox: Arc<Inbox>, shared: Arc<writer::Shared>) -> database::Result<()> {
         let (opened, is_open) = oneshot::channel();
         let (ended, has_ended) = oneshot::channel();
@@ -302,7 +303,7 @@ impl Engine {
         self.bind(task, worker, ttl_ms, Origin::Call, by).await
     }
 
-    /// As [`lease`](Self::lease), for a push: the caller sends the task to the worker, once.
+    /// Like [`lease`](Self::lease), but for a push: the caller sends the task to the worker, once.
     ///
     /// # Errors
     /// The errors of [`Writers::submit`].
@@ -318,7 +319,7 @@ impl Engine {
         self.writers.submit(Command { op: Lease { task, choice, ttl_ms, origin }, by, epoch: None }).await
     }
 
-    /// Executes the commands that were accepted, and closes the writers.
+    /// Executes the commands that were already accepted, then closes the writers.
     pub async fn stop(&self) {
         self.background.begin_stop();
         self.writers.close();

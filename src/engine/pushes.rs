@@ -18,15 +18,15 @@ use super::clock::Clock;
 use super::replica::Replica;
 use super::writers::Writers;
 
-/// The wait after the cache turned out to be outdated about a worker; the feed has updated it by then.
+/// The delay after the cache turned out to be outdated about a worker. The feed will have updated it by then.
 const CACHE_MS: Ms = 1_000;
 
-/// The result of one run.
+/// The result of one round of pushes.
 #[derive(Debug, Default)]
 pub struct PushRound {
     /// The new leases. They are valid even if `error` is set.
     pub leased: Vec<(TaskState, Worker)>,
-    /// When there may be more to push; `None` if only a change can bring more.
+    /// When to try again because there may be more to push; `None` if only a change can bring more.
     pub next_at: Option<Ms>,
     /// Why tasks could not be leased; `None` if no command failed.
     pub error: Option<Error>,
@@ -54,8 +54,8 @@ pub struct Pushes {
 }
 
 impl Pushes {
-    /// Leases up to `max` ready tasks, in the order of the queue, to the workers that are pushed to and for which `is_reachable` holds.
-    /// Each task goes to the worker with the most free slots. The commands are valid only in this epoch.
+    /// Leases up to `max` ready tasks, in queue order, to the workers that are pushed to and for which `is_reachable` returns true. Each
+    /// task goes to the worker with the most free slots. The commands are valid only in this epoch.
     pub async fn push(&self, epoch: i64, max: usize, ttl_ms: i64, is_reachable: impl Fn(&str) -> bool) -> PushRound {
         let mut round = PushRound::default();
         let mut taken = Taken { candidates: &self.candidates, tasks: Vec::new() };
@@ -107,7 +107,7 @@ impl Pushes {
                 Err(Error::Rejected(Rejection::NoWorker | Rejection::WorkerNotFound)) => round.again_at(self.clock.now() + CACHE_MS),
                 Err(Error::Rejected(rejection)) if rejection != Rejection::NotLeader => round.again_at(self.clock.now()),
                 Err(error) => {
-                    // Another program may keep the row of the task or of the worker locked. Pushes of others must not wait for that.
+                    // Another program may keep the row of the task or of the worker locked. Other pushes must not wait for that lock.
                     if matches!(error, Error::Locked(_)) {
                         self.candidates.withhold(&[push.task]);
                         self.replica.lock().pass_over(push.worker);
@@ -118,7 +118,7 @@ impl Pushes {
         }
     }
 
-    /// Workers that claim are left out, because they fetch their tasks themselves.
+    /// The workers that can get a push. Workers that claim are left out, because they fetch their tasks themselves.
     fn open_workers(&self, is_reachable: impl Fn(&str) -> bool) -> Vec<OpenWorker> {
         let remembered = self.replica.lock();
         let fleet = &remembered.cache.fleet;

@@ -9,12 +9,12 @@ use parking_lot::Mutex;
 #[derive(Debug)]
 pub struct Random {
     seeds: Mutex<IdSource>,
-    /// The source of the last batch: ids of the next batch sort after its ids, also within one millisecond.
+    /// The source of the last batch. The ids of the next batch sort after its ids, even within one millisecond.
     last: Mutex<IdSource>,
 }
 
 impl Random {
-    /// The same seed gives the same bits.
+    /// Creates the source. The same seed gives the same bits.
     pub(super) fn new(seed: Option<u64>) -> Self {
         let seed = seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
         Self { seeds: Mutex::new(IdSource::new(0, seed)), last: Mutex::new(IdSource::new(0, 0)) }

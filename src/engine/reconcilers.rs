@@ -1,4 +1,4 @@
-//! What the reconcilers that this replica runs did last: for the list of the reconcilers, and for the metrics.
+//! The last runs of the reconcilers that this replica runs, for the list of reconcilers and for the metrics.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::clock::Clock;
 
-/// The longest error that is remembered; the log has the rest.
+/// The maximum length of a stored error, in characters. The log has the whole text.
 const ERROR_CHARS: usize = 500;
 
 /// The reconcilers that this replica runs, by name.
@@ -26,11 +26,11 @@ pub struct Reconcilers {
 #[derive(Default)]
 struct Runs {
     last: ReconcilerRun,
-    /// When the runs began that are in progress. The controllers of Kubernetes have several at a time.
+    /// The start times of the runs that are in progress. The Kubernetes controllers have several at a time.
     in_progress: Vec<Ms>,
 }
 
-/// A reconciler that this replica runs until this is dropped: usually for as long as it leads.
+/// The registration of a reconciler. This replica runs it until this value is dropped, which is usually when the replica's leadership ends.
 pub struct Reconciler {
     reconcilers: Arc<Reconcilers>,
     name: &'static str,
@@ -45,13 +45,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The run has changed or removed so many things more.
+    /// Adds to the number of things that the run has changed or removed.
     pub fn add(&self, items: u64) {
         self.items.fetch_add(items, Ordering::Relaxed);
     }
 
-    /// Something failed, but the run goes on, or ends as if it had succeeded so that the next one does not come sooner. The list of the
-    /// reconcilers shows the error; the metrics do not count it, because what failed has metrics of its own.
+    /// Records a failure that does not end the run, or after which the run ends as if it had succeeded, so that the next one does not come
+    /// sooner. The list of reconcilers shows the error. The metrics do not count it, because whatever failed has its own metrics.
     pub fn failed(&self, error: &str) {
         *self.error.lock() = Some(error.to_owned());
     }
@@ -62,7 +62,7 @@ impl Reconcilers {
         Self { clock, metrics, running: Mutex::default() }
     }
 
-    /// This replica runs the reconciler with this name from now on. `every_ms`: as in [`ReconcilerRun`].
+    /// Registers the reconciler with this name, which this replica runs from now on. `every_ms` is the same as in [`ReconcilerRun`].
     pub fn begin(self: &Arc<Self>, name: &'static str, every_ms: Option<Ms>) -> Reconciler {
         let last = ReconcilerRun { name: name.to_owned(), every_ms, started_at: self.clock.now(), ..ReconcilerRun::default() };
         self.running.lock().insert(name, Runs { last, in_progress: Vec::new() });
@@ -89,15 +89,15 @@ impl Reconcilers {
 }
 
 impl Reconciler {
-    /// Where its runs tell what they do.
+    /// The handle with which its runs report their progress.
     pub fn progress(&self) -> Arc<Progress> {
         self.progress.clone()
     }
 
-    /// Runs it, and remembers what it did.
+    /// Executes a run, and records its outcome.
     ///
     /// # Errors
-    /// That of the run.
+    /// The error of the run.
     pub async fn observe<T, E: Display>(&self, run: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         let (started, started_at) = (Instant::now(), self.reconcilers.clock.now());
         self.reconcilers.change(self.name, |runs, _| {

@@ -15,10 +15,11 @@ use tokio::sync::mpsc;
 use super::background::Background;
 use super::specs::Specs;
 
-/// Commits whose spans are not made yet, because specs are read from a slow database. The spans of further ones are dropped.
+/// The maximum number of commits whose spans are still to be made, which takes a while if specs are read from a slow database. Spans of
+/// further commits are dropped.
 const MAX_COMMITS: usize = 1024;
 
-/// What is to become a span, once the trace of its task is known.
+/// Something that becomes a span once the trace of its task is known.
 #[derive(Debug)]
 enum Part {
     Assigned { task: Box<TaskState>, ready_at: Ms },
@@ -34,7 +35,7 @@ impl Part {
     }
 }
 
-/// Makes the spans in the background, because a task's trace is in its spec. Without traces, it is empty.
+/// Makes the spans in the background, because a task's trace is in its spec. It is empty if tracing is off.
 #[derive(Debug)]
 pub(super) struct Spans(Option<mpsc::Sender<Vec<Part>>>);
 
@@ -61,12 +62,12 @@ impl Spans {
         Self(Some(sender))
     }
 
-    /// Takes note of a commit.
+    /// Records the spans of a commit.
     pub(crate) fn observe(&self, set: &WorkingSet) {
         let Some(commits) = &self.0 else { return };
         let parts: Vec<_> = assigned(set).chain(ended(set)).collect();
         if !parts.is_empty() {
-            // Commits never wait for traces.
+            // The spans are dropped if the channel is full, because commits never wait for traces.
             let _ = commits.try_send(parts);
         }
     }
@@ -80,7 +81,7 @@ fn assigned(set: &WorkingSet) -> impl Iterator<Item = Part> {
     })
 }
 
-/// Not the leases whose records only changed, such as by a completion that came too late.
+/// Leaves out leases whose records merely changed, for example because a completion came too late.
 fn ended(set: &WorkingSet) -> impl Iterator<Item = Part> {
     set.dirty.past_leases.iter().filter(|lease| lease.ended_at == set.now()).filter_map(|lease| {
         let task = set.loaded.tasks.get(&lease.task_id)?.as_ref()?;

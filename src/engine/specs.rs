@@ -1,4 +1,4 @@
-//! A cache of task specs. They never change, so recently used ones are kept; others are read from the database.
+//! A cache of task specs. Specs never change, so recently used ones are kept. Others are read from the database.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use quick_cache::unsync::Cache;
 const MAX_BYTES: u64 = 8 << 20;
 /// Larger specs are not kept, because each would evict too many others.
 const MAX_SPEC_BYTES: u64 = MAX_BYTES / 8;
-/// Roughly the size of a spec without its texts.
+/// The approximate size of a spec without its texts.
 const SPEC_BYTES: usize = 640;
 
 #[derive(Clone)]
@@ -25,7 +25,7 @@ impl Weighter<TaskId, Arc<TaskSpec>> for Bytes {
     }
 }
 
-/// The specs of tasks: those that were used last from memory, others from the database.
+/// The specs of tasks. Recently used ones come from memory, others from the database.
 pub struct Specs {
     database: Arc<dyn Database>,
     kept: Mutex<Cache<TaskId, Arc<TaskSpec>, Bytes>>,
@@ -36,7 +36,7 @@ impl Specs {
         Self { database, kept: Mutex::new(Cache::with_weighter(MAX_BYTES as usize / SPEC_BYTES, MAX_BYTES, Bytes)) }
     }
 
-    /// Specs by id; ids without a task are left out.
+    /// The specs with these ids. Ids without a task are left out.
     ///
     /// # Errors
     /// If the database fails.

@@ -1,4 +1,4 @@
-//! Why a queued task does not run yet, or a running one does not go on.
+//! Why a queued task does not run yet, or why a running one does not go on.
 
 use bloom_core::Ms;
 use bloom_core::agent_queue::Closed;
@@ -13,16 +13,16 @@ use bloom_core::task::{ActiveLease, Parked, TaskState, WaitingReason};
 pub struct WaitingState {
     /// What it waits for.
     pub reason: WaitingReason,
-    /// The same in words, for people.
+    /// The same reason in words, for people.
     pub message: String,
-    /// When it ends by itself, if that is known.
+    /// When the wait ends by itself, if known.
     pub until: Option<Ms>,
 }
 
-/// A run that asks keeps what others wait for.
+/// A run that asks a question occupies the slot or the place in the queue that other tasks wait for.
 const SOME_ASK: &str = "; some of their runs wait for the answer of a person; see bloom-runtime task list --asks";
 
-/// Characters of a failure that are told; the task has the whole of it.
+/// How many characters of a failure are shown. The task has the whole text.
 const FAILURE_CHARS: usize = 500;
 
 fn beginning(message: &str) -> &str {
@@ -34,7 +34,7 @@ fn time(at: Ms) -> String {
     time.map_or_else(|_| format!("{at} (ms since the epoch)"), |time| time.to_string())
 }
 
-/// For everyone who sees the task. What the agent says about its account is for those who may see workers.
+/// The cause of a pause, for everyone who sees the task. What the agent reports about its account is only for those who may see workers.
 fn why_paused(cause: PauseCause) -> &'static str {
     match cause {
         PauseCause::Quota => "an account is out of quota",
@@ -71,7 +71,7 @@ impl WaitingState {
         Self { reason, message, until: task.not_before.filter(|_| parked == Parked::NotBefore) }
     }
 
-    /// What its run asks a person.
+    /// The task's run waits for the answer to this question.
     pub(super) fn asked(question: &Question) -> Self {
         let message = match question.texts.first() {
             None => format!("a person must decide whether it may use {}", question.tool),
@@ -80,7 +80,7 @@ impl WaitingState {
         Self { reason: WaitingReason::NeedsHuman, message, until: Some(question.until) }
     }
 
-    /// The worker of its run is offline: nobody knows whether the run goes on.
+    /// The worker of the task's run is offline, so it is unknown whether the run goes on.
     pub(super) fn silent(last_seen: Ms, lease: &ActiveLease) -> Self {
         let (since, end) = (time(last_seen), time(lease.expires_at));
         let message = format!(
@@ -89,7 +89,8 @@ impl WaitingState {
         Self { reason: WaitingReason::WorkerSilent, message, until: Some(lease.expires_at) }
     }
 
-    /// Why no worker may have the task. `asks`: whether a run of its agent waits for a person, which takes a look at all leases.
+    /// Why the queue grants no lease for the task. `asks` returns whether a run of the agent waits for a person; it is a closure because it
+    /// searches all leases.
     pub(super) fn closed(closed: &Closed, asks: impl FnOnce() -> bool) -> Self {
         let (reason, why) = match closed {
             Closed::AllPaused | Closed::Paused(_) => (WaitingReason::Paused, ""),

@@ -1,7 +1,7 @@
 //! Processes wake-ups: re-evaluates, page by page, the tasks that wait for what a commit released.
 //!
-//! The replica whose commit made a wake-up begins at once. The wake-up stays in the database until its last page is done, so the leader
-//! can continue the wake-ups of a dead or busy replica.
+//! The replica whose commit made a wake-up starts at once. The wake-up stays in the database until its last page is done, so the leader can
+//! take over the wake-ups of a dead or busy replica.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use super::writers::Writers;
 
 /// Waiting tasks per re-evaluation.
 const PAGE: i64 = 100;
-/// The most wake-ups that this replica processes at a time; the leader processes the rest.
+/// The maximum number of wake-ups that this replica processes at a time. The leader processes the rest.
 const AT_ONCE: usize = 65_536;
-/// Pages that are read at a time. Few, because claims and reconcilers share the connections.
+/// The number of pages that are read at a time. It is low, because claims and reconcilers share the connections.
 const READS: usize = 2;
-/// While this many wake-ups are under way, replies do not wait for re-evaluations: a call that ends a thousand tasks is answered as soon
-/// as they have ended.
+/// While this many wake-ups are in progress, replies do not wait for re-evaluations. A call that ends a thousand tasks is therefore
+/// answered as soon as the tasks have ended.
 const BUSY: usize = 128;
 
 /// Re-evaluates the parked tasks that wake-ups name, page by page.
@@ -35,7 +35,7 @@ pub struct Wakeups {
     database: Arc<dyn Database>,
     writers: Arc<Writers>,
     background: Background,
-    /// The wake-ups that this replica processes now.
+    /// The wake-ups that this replica is processing.
     under_way: Mutex<HashSet<WakeupId>>,
     reads: Semaphore,
 }
@@ -45,7 +45,7 @@ impl Wakeups {
         Self { database, writers, background, under_way: Mutex::default(), reads: Semaphore::new(READS) }
     }
 
-    /// Answers a command. Before that, it re-evaluates the first page of each wake-up that the command caused, so the caller finds these
+    /// Answers a command. First it re-evaluates the first page of each wake-up that the command caused, so that the caller finds these
     /// tasks ready. The other pages follow in the background.
     pub(super) fn answer(self: &Arc<Self>, pending: Pending, answer: Result<Reply, Error>, caused: Vec<Wakeup>) {
         let is_busy = self.under_way.lock().len() >= BUSY;
@@ -101,11 +101,11 @@ impl Wakeups {
         });
     }
 
-    /// Processes a page of the wake-up for the leader of this epoch, and returns what is left. Does nothing if this replica already
-    /// processes the wake-up.
+    /// Processes a page of the wake-up for the leader of this epoch, and returns what is left. Does nothing if this replica is already
+    /// processing the wake-up.
     ///
     /// # Errors
-    /// If the page failed; the wake-up then stays at this page.
+    /// If the page failed. The wake-up then stays at this page.
     pub async fn process_page(self: &Arc<Self>, open: OpenWakeup, epoch: i64) -> Result<Option<OpenWakeup>, Error> {
         let Some(mut work) = Work::begin(self, open.wakeup, Some(epoch)) else { return Ok(None) };
         work.is_whole = open.is_whole;
@@ -116,9 +116,9 @@ impl Wakeups {
 
 /// A wake-up between two pages.
 pub struct OpenWakeup {
-    /// The wake-up; its cursor says where the next page begins.
+    /// The wake-up. Its cursor says where the next page begins.
     pub wakeup: Wakeup,
-    /// All waiters of the pages so far were re-evaluated.
+    /// Whether all waiters of the pages so far were re-evaluated.
     pub is_whole: bool,
 }
 
@@ -130,13 +130,13 @@ struct Work {
 }
 
 impl Work {
-    /// `None` if this replica already processes the wake-up, or too many others.
+    /// Starts the work. Returns `None` if this replica is already processing the wake-up, or too many others.
     fn begin(wakeups: &Arc<Wakeups>, wakeup: Wakeup, epoch: Option<i64>) -> Option<Self> {
         let mut under_way = wakeups.under_way.lock();
         (under_way.len() < AT_ONCE && under_way.insert(wakeup.id)).then(|| Self { wakeups: wakeups.clone(), wakeup, epoch, is_whole: true })
     }
 
-    /// Re-evaluates one page; returns whether there are more.
+    /// Re-evaluates one page. Returns whether there are more.
     async fn page(&mut self) -> Result<bool, Error> {
         if self.wakeups.background.is_stopping() && self.epoch.is_some() {
             return Ok(false);
@@ -147,7 +147,7 @@ impl Work {
             Error::Unavailable
         })?;
         drop(reading);
-        // If a page was not done completely, the wake-up must neither move past it nor end, so that the leader repeats it.
+        // If a page was not completely re-evaluated, the wake-up must neither advance past it nor end, so that the leader repeats it.
         let progress = Progress { wakeup: self.wakeup.id, next: waiters.next, more_want_key: waiters.more_want_key };
         let progress = self.is_whole.then_some(progress);
         let op = op::Reevaluate { tasks: waiters.tasks, progress };

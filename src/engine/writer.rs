@@ -1,7 +1,8 @@
-//! A writer: one connection, one batch after the other.
+//! A writer: one connection that executes one batch after the other.
 //!
 //! Nothing cancels a writer in the middle of a query. After a conflict, a batch is decided again on fresh rows. A batch that causes an
-//! error is split until the command that causes it is alone. If the outcome of a commit is unknown, it is found out before any reply.
+//! error is split until the command that causes it is alone. If the outcome of a commit is unknown, it is determined before any command is
+//! answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,7 @@ use super::spans::Spans;
 use super::wakeups::Wakeups;
 use super::{Error, log_failure};
 
-/// How often a batch is decided again after a conflict.
+/// How often a batch is decided again after conflicts.
 const CONFLICTS: u32 = 3;
 /// How often a command is tried again because it needs more rows or met a lock.
 const TRIES: u32 = 8;
@@ -63,16 +64,16 @@ enum Doubt {
 
 /// The outcome of one try of a batch.
 enum Try {
-    /// Committed, or there was nothing to write; the outcomes are in the order of the commands.
+    /// Committed, or there was nothing to write. The outcomes are in the order of the commands.
     Done(Box<WorkingSet>, Vec<Decided>),
     NotLeader,
     Conflict,
-    /// Rows were locked for too long; what the database said.
+    /// Rows were locked for too long. The text is the database's message.
     Locked(String),
     Away,
-    /// The database can't be used any more; waiting does not help.
+    /// The database can't be used any more, and waiting does not help.
     Unusable,
-    /// The outcome of the commit is unknown. `None` if it can't be found out any more.
+    /// The outcome of the commit is unknown. `None` if it can't be determined any more.
     InDoubt(Option<Box<WorkingSet>>),
     Failed(database::Error),
 }
@@ -107,7 +108,7 @@ impl WriterTask {
         self.writer.close().await;
     }
 
-    /// Executes a batch and answers its commands. Returns those that must be tried again, because they need more rows or met a lock.
+    /// Executes a batch and answers its commands. Returns those that must be tried again because they need more rows or met a lock.
     async fn carry_out(&mut self, batch: Vec<Pending>) -> Vec<Pending> {
         let started = Instant::now();
         let mut again = Vec::new();
@@ -116,7 +117,7 @@ impl WriterTask {
             let mut conflicts = 0;
             let mut wait = self.lock_patience.wait();
             loop {
-                // The rows that are loaded may be as old as this moment, so the cache must not forget what it learns from now on.
+                // The rows that are loaded may be as old as this moment, so the cache must not forget anything that it learns from now on.
                 let read = self.shared.replica.begin_read();
                 match self.try_once(&batch, conflicts > 0, wait).await {
                     Try::Done(set, outcomes) => {
@@ -190,7 +191,7 @@ impl WriterTask {
         }
         let loaded = match self.writer.begin_and_load(&keys, wait).await {
             Ok(loaded) => loaded,
-            // `Skip` leaves locked rows out, so a whole table must be locked: no command can be executed until that ends.
+            // `Skip` leaves out locked rows, so a whole table must be locked. No command can be executed until that lock is released.
             Err(database::Error::Locked(text)) if wait == LockWait::Skip => return self.failed(database::Error::Unavailable(text)).await,
             Err(error) => return self.failed(error).await,
         };
@@ -218,7 +219,7 @@ impl WriterTask {
         }
     }
 
-    /// Adds the used slots from the cache, for workers whose slots were not loaded.
+    /// Adds the used slots from the cache for workers whose slots were not loaded.
     fn hint_slots(&self, set: &mut WorkingSet) {
         let remembered = self.shared.replica.lock();
         let ids: Vec<_> = set.loaded.workers.keys().filter(|id| !set.loaded.slots.contains_key(*id)).cloned().collect();
@@ -228,8 +229,8 @@ impl WriterTask {
         }
     }
 
-    /// Finds out the outcome of the last commit if it is unknown. If it succeeded, its changes are published now, although its callers got
-    /// an error.
+    /// Determines the outcome of the last commit if it is unknown. If the commit succeeded, its changes are published now, although its
+    /// callers got an error.
     async fn settle_doubt(&mut self) -> Result<(), database::Error> {
         if self.in_doubt.is_none() {
             return Ok(());
@@ -247,7 +248,8 @@ impl WriterTask {
                     self.shared.wakeups.process(wakeup);
                 }
             }
-            // A writer that was registered again can't find out the outcome, and the changes of a maintenance job are not kept.
+            // A writer that was registered again can't determine the outcome, and the changes of a maintenance job are not kept, so the
+            // cache is rebuilt.
             Some(_) if committed || !is_same_writer => self.shared.feed.want_rebuild(),
             _ => {}
         }
@@ -269,7 +271,7 @@ impl WriterTask {
                 Try::Locked(text)
             }
             error if error.is_unavailable() => {
-                // The database itself logs the begin and the end of an outage.
+                // The database itself logs the beginning and the end of an outage.
                 tracing::debug!(writer = self.name, %error, "the database can't be reached");
                 self.shared.metrics.database_up(false);
                 unavailable(&error)
@@ -282,7 +284,7 @@ impl WriterTask {
         }
     }
 
-    /// The connection broke at COMMIT: finds out the outcome by a new connection, for at most [`PATIENCE`].
+    /// Handles a connection that broke at COMMIT: determines the outcome with a new connection, for at most [`PATIENCE`].
     async fn settle(&mut self, text: String, set: WorkingSet, outcomes: Vec<Decided>) -> Try {
         tracing::warn!(writer = self.name, error = text, "the outcome of a commit is unknown");
         let writer = self.writer.id();
@@ -326,7 +328,8 @@ impl WriterTask {
         };
         self.own();
         if matches!(job, Maintenance::CorrectCounts { .. }) {
-            // The counts in the cache may be wrong in another way than those in the database were. If this fails, a rebuild repeats it.
+            // The cached counts may be wrong in a different way than those in the database were. If this read fails, the rebuild repeats
+            // it.
             if self.shared.feed.read_counts().await.is_err() {
                 self.shared.feed.want_rebuild();
             }
@@ -338,7 +341,8 @@ impl WriterTask {
         Ok(done)
     }
 
-    /// Registers this writer's id as an own one. The id changes if the writer was removed after a long silence and registered again.
+    /// Registers this writer's id as one of this process. The id changes if the writer was removed after a long silence and registered
+    /// again.
     fn own(&self) {
         self.shared.replica.lock().own(self.writer.id());
     }
@@ -388,7 +392,7 @@ impl WriterTask {
     }
 }
 
-/// The database can't serve: for now, or until the fault is fixed.
+/// The outcome for a database that can't serve, either at the moment or until a fault is fixed.
 fn unavailable(error: &database::Error) -> Try {
     if error.is_lasting() { Try::Unusable } else { Try::Away }
 }

@@ -1,4 +1,4 @@
-//! Submits commands to the writers: each writer has an inbox, and replies come after the commit.
+//! Submits commands to the writers. Each writer has an inbox, and commands are answered after the commit.
 
 use std::sync::Arc;
 
@@ -23,10 +23,10 @@ impl Writers {
         Self { placement, general }
     }
 
-    /// Executes one command; returns after its commit.
+    /// Executes one command. Returns after its commit.
     ///
     /// # Errors
-    /// [`Error`] says why it was not executed.
+    /// [`Error`] says why the command was not executed.
     pub async fn submit<O: Operation + Into<Op>>(&self, command: impl Into<Command<O>>) -> Result<O::Reply, Error> {
         let mut replies = self.submit_all(vec![command.into()]).await;
         replies.pop().unwrap_or(Err(Error::Internal))
@@ -57,14 +57,14 @@ impl Writers {
     /// Runs a maintenance job between two batches.
     ///
     /// # Errors
-    /// If the job was not done; the caller tries again later.
+    /// If the job was not done. The caller tries again later.
     pub async fn maintain(&self, job: Maintenance) -> Result<Done, Error> {
         let (reply, answer) = oneshot::channel();
         self.general.push_maintenance(job, reply)?;
         answer.await.unwrap_or(Err(Error::Unavailable))
     }
 
-    /// Accepted commands are still executed; new ones are refused.
+    /// Refuses new commands. Commands that were already accepted are still executed.
     pub(super) fn close(&self) {
         self.placement.close();
         self.general.close();

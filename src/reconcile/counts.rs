@@ -9,8 +9,8 @@ use tokio::sync::Mutex;
 
 use super::{RECONCILE_EVERY_MS, ReconcileContext, unreadable};
 
-/// The delay of the first check after a start or a change of leader, and of the next check after a failed correction. It is not shorter
-/// because all clients reconnect at a start.
+/// The delay of the first check after a start or a change of leader, and of the next check after a failed correction. It is this long
+/// because all clients reconnect after a start.
 const SOON_MS: Ms = 60_000;
 /// The time between two checks. It is long because a check reads all tasks.
 const EVERY_MS: Ms = 3_600_000;

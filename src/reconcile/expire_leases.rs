@@ -1,7 +1,7 @@
 //! Ends expired leases.
 //!
-//! They expire by the database's clock. After a time in which nobody could renew them, or a step of that clock, they get a grace first. So
-//! each run begins with the service mark, which shows both.
+//! Leases expire by the database's clock. After a period in which nobody could renew them, or after a step of that clock, they first get a
+//! grace period. Each run therefore begins with the service mark, which shows both.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use tokio::sync::Mutex;
 use super::service::{self, ClockStep, ClockSteps, Reading};
 use super::{PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, ReconcileContext, unreadable};
 
-/// How long workers have to renew their leases after a time in which no replica served.
+/// How long workers have to renew their leases after a period in which no replica served.
 const GRACE_MS: i64 = 10_000;
-/// The interval of the search for leases that last too long. Neither run notices a clock that steps and steps back between two of them, so
-/// leases that were made or renewed in between have a wrong end. The search reads all active leases.
+/// The interval of the search for leases that last too long. If a clock steps and steps back between two runs, neither run notices it, so
+/// leases that were made or renewed in between have a wrong expiry. The search reads all active leases.
 const TTL_CHECK_EVERY_MS: Ms = 5_000;
 
 pub(super) async fn run(context: ReconcileContext, steps: ClockSteps) {
@@ -30,12 +30,12 @@ pub(super) async fn run(context: ReconcileContext, steps: ClockSteps) {
     context.run("lease_expiry", &engine.alarms.lease_due, RECONCILE_EVERY_MS, |context| reconcile(context, clock.clone())).await;
 }
 
-/// What this leadership knows of the database's clock.
+/// The state of the database's clock, as observed during this leadership.
 #[derive(Default)]
 struct ObservedClock {
     steps: ClockSteps,
     epoch: Option<i64>,
-    /// The number of the last step that all active leases follow.
+    /// The number of the last clock step to which all active leases were adjusted.
     followed: u64,
     grace: Grace,
     /// When the next search for leases that last longer than their TTL is due, in the elapsed time of this process.
@@ -51,8 +51,8 @@ impl ObservedClock {
         self.grace = Grace { resumed_at: service.resumed_at, grace_ms: GRACE_MS, found_due_at: None };
     }
 
-    /// The recent steps that some active leases may not follow yet. A step counts as followed only when all commands for it have succeeded:
-    /// after a step forward they may be refused, and this replica leads again with the same epoch.
+    /// The recent steps to which some active leases may not have been adjusted yet. A step counts as followed only when all commands for it
+    /// have succeeded. After a step forward they may be refused, and this replica leads again with the same epoch.
     fn unfollowed(&self) -> Vec<ClockStep> {
         self.steps.after(self.followed)
     }
@@ -90,7 +90,7 @@ async fn reconcile(context: ReconcileContext, clock: Arc<Mutex<ObservedClock>>) 
         if due.items.is_empty() {
             return Ok(due.next_at);
         }
-        // The mark is written after the query, so that a gap in service during the query gives a grace too.
+        // The mark is written after the query, so that a gap in service during the query leads to a grace period, too.
         let (service, _) = service::marked(&context.engine, &clock.steps).await.map_err(unreadable)?;
         if !clock.unfollowed().is_empty() {
             return Ok(Some(context.engine.clock.now()));
@@ -106,7 +106,7 @@ async fn reconcile(context: ReconcileContext, clock: Arc<Mutex<ObservedClock>>) 
     }
 }
 
-/// Moves the ends of all active leases by the step. Returns whether this replica still leads.
+/// Moves the expiry of all active leases by the step. Returns whether this replica still leads.
 async fn follow_step(context: &ReconcileContext, step_ms: Ms, at: Ms) -> Result<bool, Error> {
     let mut after = None;
     loop {
@@ -122,13 +122,13 @@ async fn follow_step(context: &ReconcileContext, step_ms: Ms, at: Ms) -> Result<
     }
 }
 
-/// Returns whether this replica still leads.
+/// Ends these leases, unless they get a grace period. Returns whether this replica still leads.
 async fn end(context: &ReconcileContext, leases: Vec<(TaskId, LeaseId)>, grace: Grace) -> Result<bool, Error> {
     let expire = |(task, lease)| op::ExpireLease { task, lease, grace };
     let Some(replies) = context.submit_led(leases.into_iter().map(expire)).await? else { return Ok(false) };
     for reply in replies {
         match reply {
-            // The lease was renewed after the query, or got a grace.
+            // The lease was renewed after the query, or got a grace period.
             Due::Later(at) => context.engine.alarms.lease_due.ring_before(at),
             Due::Done => context.progress.add(1),
         }

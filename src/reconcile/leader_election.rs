@@ -1,7 +1,7 @@
-//! Leader election. The leader is the holder of a row with an epoch, by the database's clock.
+//! Leader election. The leader is the holder of a database row with an epoch, which expires by the database's clock.
 //!
-//! Leadership keeps the reconcilers on one replica. Two replicas that both believe to lead do no harm: their commands carry the epoch,
-//! which is checked in the commit, and [`decide`](bloom_core::decide) checks everything else again.
+//! Leadership keeps the reconcilers on one replica. If two replicas both believe that they lead, they do no harm: their commands carry the
+//! epoch, which is checked in the commit, and [`decide`](bloom_core::decide) checks everything else again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -26,7 +26,7 @@ struct Inner {
 }
 
 impl Leadership {
-    /// The number of the leadership, which commands of the leader name; `None` if this replica does not lead.
+    /// The epoch of this leadership, which the leader's commands carry; `None` if this replica does not lead.
     pub fn epoch(&self) -> Option<i64> {
         Some(self.0.epoch.load(Ordering::Acquire)).filter(|epoch| *epoch != 0)
     }
@@ -59,7 +59,7 @@ pub(super) async fn keep(engine: Engine, leadership: Leadership) {
                 change(&engine, &leadership, Some(epoch));
             }
             Ok(None) => change(&engine, &leadership, None),
-            // The outcome is unknown, so the leadership counts until it has certainly expired.
+            // The outcome is unknown, so the leadership stays until it has certainly expired.
             Err(error) => {
                 tracing::debug!(%error, "leadership could not be renewed");
                 if renewed.elapsed() > Duration::from_millis(TTL_MS.unsigned_abs()) {
@@ -75,12 +75,12 @@ pub(super) async fn keep(engine: Engine, leadership: Leadership) {
     }
     if leadership.epoch().is_some() {
         change(&engine, &leadership, None);
-        // Then another replica takes over at once instead of after a second.
+        // This lets another replica take over at once instead of after a second.
         let _ = engine.database.resign(&holder).await;
     }
 }
 
-/// Sets the leadership. Every change goes through this function, also after a refused commit, so that metrics and logs contain it.
+/// Sets the leadership. Every change goes through this function, even after a refused commit, so that metrics and logs include it.
 pub(super) fn change(engine: &Engine, leadership: &Leadership, epoch: Option<i64>) {
     if leadership.epoch() == epoch {
         return;

@@ -11,7 +11,7 @@ const BATCHES_KEPT_MS: Ms = 60_000;
 const RETAIN_EVERY_MS: Ms = 5_000;
 const REMOVE_AT_ONCE: i64 = 200;
 const AUDIT_AT_ONCE: i64 = 1_000;
-/// Pages of one run; the next run continues.
+/// The maximum number of pages per run. The next run continues.
 const PAGES: usize = 20;
 
 pub(super) async fn compact(context: ReconcileContext) {
@@ -25,12 +25,12 @@ pub(super) async fn compact(context: ReconcileContext) {
         .await;
 }
 
-/// Removes finished tasks, files and audit entries whose retention time is over.
+/// Removes finished tasks, files and audit entries whose retention period has passed.
 pub(super) async fn retain(context: ReconcileContext) {
     context.every("retention", RETAIN_EVERY_MS, retain_once).await;
 }
 
-/// Does each even if another one fails.
+/// Does each of the three removals even if another one fails.
 async fn retain_once(context: ReconcileContext) -> Result<(), Error> {
     let tasks = remove_tasks(&context).await;
     let files = remove_files(&context).await;

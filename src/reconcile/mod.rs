@@ -1,8 +1,8 @@
 //! The loops that drive the observed state toward the desired one.
 //!
-//! They own no state: each one queries the database, by an index and in pages, and sends commands as requests do. Changes and deadlines
-//! that this replica learns of make it run sooner, but no loop depends on them, because each one also runs at a fixed interval. All loops
-//! except the service mark run on the leader.
+//! The loops have no state of their own. Each one queries the database, by an index and in pages, and sends commands like a request does.
+//! Changes and deadlines that this replica learns of make a loop run sooner, but no loop depends on them, because each one also runs at a
+//! fixed interval. All loops except the service mark run on the leader.
 
 #![warn(missing_docs, unreachable_pub)]
 
@@ -35,7 +35,7 @@ pub struct ReconcileOptions {
     pub worker_offline_after_ms: i64,
     /// How often the list of workers is read from the membridge control plane.
     pub worker_sync_ms: i64,
-    /// The TTL of a lease by push.
+    /// The TTL of a lease that is made by a push.
     pub lease_ttl_ms: i64,
     /// Days that finished tasks are kept; 0 means forever.
     pub task_retention_days: u32,
@@ -45,15 +45,15 @@ pub struct ReconcileOptions {
     pub audit_is_flushed: bool,
 }
 
-/// The usual interval of a reconciler, which also runs if every notification was lost.
+/// The usual interval of a reconciler. It runs at this interval even if every notification was lost.
 pub const RECONCILE_EVERY_MS: Ms = 1_000;
-/// The delay of the next try after an error.
+/// The delay before the next try after an error.
 const RETRY_MS: Ms = 500;
 /// Rows per page of a loop.
 pub const PAGE: usize = 500;
 const PAGE_ROWS: i64 = PAGE as i64;
 
-/// Starts the loops, which end with the engine. The caller can run further loops with the [`ReconcileContext`] that is returned.
+/// Starts the loops, which end with the engine. The caller can run further loops with the returned [`ReconcileContext`].
 pub fn start(engine: &Engine, options: ReconcileOptions) -> ReconcileContext {
     let leadership = Leadership::default();
     let context = ReconcileContext { engine: engine.clone(), leadership: leadership.clone(), progress: Arc::default(), options };
@@ -86,7 +86,8 @@ pub struct ReconcileContext {
 }
 
 impl ReconcileContext {
-    /// Executes commands that are valid only while this replica leads. `None` if it no longer leads; then nothing is due here.
+    /// Executes commands that are valid only while this replica leads. Returns `None` if it no longer leads, so that it has nothing more to
+    /// do.
     ///
     /// # Errors
     /// The error of the first command that failed.
@@ -97,7 +98,7 @@ impl ReconcileContext {
         self.try_led(ops).await.map(|outcomes| outcomes.into_iter().collect()).transpose()
     }
 
-    /// As [`submit_led`](Self::submit_led), with the outcome of each command.
+    /// Like [`submit_led`](Self::submit_led), but returns the outcome of each command.
     pub async fn try_led<O>(&self, ops: impl IntoIterator<Item = O>) -> Option<Vec<Result<O::Reply, Error>>>
     where
         O: Operation + Into<Op>,
@@ -112,7 +113,7 @@ impl ReconcileContext {
         Some(outcomes)
     }
 
-    /// Records that a commit was refused because another replica leads. Returns the next run: none until this replica leads again.
+    /// Records that a commit was refused because another replica leads. Returns when to run next: `None`, until this replica leads again.
     pub fn step_down(&self) -> Option<Ms> {
         leader_election::change(&self.engine, &self.leadership, None);
         None
@@ -150,7 +151,7 @@ impl ReconcileContext {
         }
     }
 
-    /// As [`run`](Self::run), at a fixed interval.
+    /// Like [`run`](Self::run), but only at a fixed interval.
     pub async fn every<F, E: Display>(&self, name: &'static str, pause_ms: Ms, mut reconcile: impl FnMut(Self) -> F)
     where
         F: Future<Output = Result<(), E>>,

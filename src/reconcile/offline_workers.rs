@@ -1,4 +1,4 @@
-//! Marks workers as lost that have not been seen for too long.
+//! Marks workers as lost if they have not been seen for too long.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,7 +10,8 @@ use bloom_engine::Error;
 
 use super::{PAGE_ROWS, RECONCILE_EVERY_MS, ReconcileContext, unreadable};
 
-/// Runs per time limit. This is enough, because the next deadline is known, and a worker that appears later is due a whole limit later.
+/// The number of runs per time limit. This is enough because the next deadline is known, and a worker that appears later is due a whole
+/// time limit later.
 const RUNS_PER_LIMIT: i64 = 10;
 
 pub(super) async fn run(context: ReconcileContext) {
@@ -20,13 +21,13 @@ pub(super) async fn run(context: ReconcileContext) {
     context.run("worker_liveness", &engine.alarms.worker_silent, every_ms, |context| reconcile(context, first.clone())).await;
 }
 
-/// `first`: when service had resumed by the first run of this process.
+/// `first` is when service had resumed, according to the first run of this process.
 async fn reconcile(context: ReconcileContext, first: Arc<OnceLock<Ms>>) -> Result<Option<Ms>, Error> {
     let engine = &context.engine;
     let silent_for_ms = context.options.worker_offline_after_ms;
     let due = engine.database.silent_workers(silent_for_ms, PAGE_ROWS).await.map_err(unreadable)?;
-    // While no replica served, and when the clock stepped, no worker could be seen. After a start, those that had not been seen for that long
-    // are not called online until they are.
+    // No worker could be seen while no replica served, or when the clock stepped. The exception is the start of this process: workers that
+    // had not been seen for that long before it are not shown as online until they are seen.
     let served_since = match due.items.is_empty() && first.get().is_some() {
         true => 0,
         false => engine.database.mark_served().await.map_err(unreadable)?.resumed_at,

@@ -1,4 +1,4 @@
-//! Measures how many bytes submit keys store, for those whose quota limits them.
+//! Measures how many bytes each submit or member key stores, if its quota limits them.
 
 use bloom_core::Ms;
 use bloom_database::Maintenance;

@@ -1,4 +1,4 @@
-//! Records what the reconcilers of this replica did last, so that all replicas can tell it.
+//! Records the last runs of this replica's reconcilers in the database, so that all replicas can show them.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use bloom_engine::Engine;
 
 const EVERY: Duration = Duration::from_secs(5);
 
-/// On every replica, because the one that runs the controllers of Kubernetes need not be the leader.
+/// Runs on every replica, because the replica that runs the Kubernetes controllers is not necessarily the leader.
 pub(super) async fn record(engine: Engine) {
     loop {
         tokio::select! {

@@ -1,4 +1,4 @@
-//! The service mark: every replica records in the database twice a second that it serves.
+//! The service mark: twice a second, every replica records in the database that it serves.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use bloom_engine::Engine;
 use parking_lot::Mutex;
 
 const EVERY: Duration = Duration::from_millis(500);
-/// If the database's clock and this machine's differ by more than this between two readings, the database's clock has stepped.
+/// If the database's clock and this machine's clock move apart by more than this between two readings, the database's clock has stepped.
 const STEP_MS: Ms = 2_000;
-/// For this long after a step, a leader adjusts leases by it: until that has succeeded, or once more if it is a new leader. If its
-/// predecessor did so too, it does no harm. After this time, a lease whose row another program keeps locked no longer delays the others.
+/// For this long after a step, a leader adjusts leases to it, until that has succeeded; a new leader does it once more. It does no harm if
+/// its predecessor has done so, too. After this time, a lease whose row another program keeps locked no longer delays the others.
 const FOLLOWED_FOR_MS: Ms = 10_000;
-/// The most steps that are remembered. A clock that steps more often in this time is followed by its last steps.
+/// The maximum number of remembered steps. If the clock steps more often in this time, only its last steps are followed.
 const MOST_STEPS: usize = 16;
 
-/// A reading of the database's clock, and the local times of query and answer. The clock was read between these two.
+/// A reading of the database's clock, with the local times of the query and the answer. The clock was read between these two times.
 #[derive(Clone, Copy)]
 pub(super) struct Reading {
     pub now: Ms,
@@ -43,13 +43,13 @@ impl Reading {
 /// A step of the database's clock.
 #[derive(Clone, Copy)]
 pub(super) struct ClockStep {
-    /// Its number among the steps that this process has noticed, from 1.
+    /// Its number among the steps that this process has noticed, counted from 1.
     pub number: u64,
     pub step_ms: Ms,
     noticed_ms: Ms,
 }
 
-/// The recent steps of the database's clock that this replica has noticed; each service mark reads the clock.
+/// The recent steps of the database's clock that this replica has noticed. Each service mark reads the clock.
 #[derive(Clone, Default)]
 pub(super) struct ClockSteps(Arc<Mutex<Seen>>);
 
@@ -64,7 +64,7 @@ impl ClockSteps {
     pub(crate) fn observe(&self, reading: Reading) {
         let mut seen = self.0.lock();
         seen.recent.retain(|step| reading.answered_ms - step.noticed_ms < FOLLOWED_FOR_MS);
-        // An answer that was overtaken by a later one may be older than a step that is already known.
+        // An answer that was overtaken by a later one may be older than a step that was already noticed.
         if seen.read.is_some_and(|known| known.asked_ms > reading.asked_ms) {
             return;
         }
@@ -79,7 +79,7 @@ impl ClockSteps {
         }
     }
 
-    /// The recent steps after the one of this number, in their order.
+    /// The recent steps after the step with this number, in their order.
     pub(crate) fn after(&self, number: u64) -> Vec<ClockStep> {
         self.0.lock().recent.iter().filter(|step| step.number > number).copied().collect()
     }
@@ -95,8 +95,8 @@ pub(super) async fn marked(engine: &Engine, steps: &ClockSteps) -> bloom_databas
     Ok((service, reading))
 }
 
-/// Writes service marks until the stop. During a gap in the marks of all replicas together, no lease could be renewed. On SQLite, each
-/// mark is followed by a checkpoint, which keeps the write-ahead log short.
+/// Writes service marks until the shutdown. A gap in the marks of all replicas together shows that no lease could be renewed during it. On
+/// SQLite, each mark is followed by a checkpoint, which keeps the write-ahead log short.
 pub(super) async fn mark(engine: Engine, steps: ClockSteps) {
     loop {
         let (is_up, outcome) = match marked(&engine, &steps).await {
@@ -104,7 +104,7 @@ pub(super) async fn mark(engine: Engine, steps: ClockSteps) {
                 let outcome = engine.database.checkpoint().await;
                 (!outcome.as_ref().is_err_and(bloom_database::Error::is_unavailable), outcome)
             }
-            // What can't be written to is not up, whatever the reason: a full disk shows itself by errors of many kinds.
+            // A database that can't be written to is not up, whatever the reason: a full disk causes errors of many kinds.
             Err(error) => (error.is_conflict(), Err(error)),
         };
         engine.metrics.database_up(is_up);

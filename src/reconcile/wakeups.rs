@@ -1,4 +1,4 @@
-//! Processes wake-ups that no replica processes: the one that made them died, or had too many.
+//! Processes wake-ups that no replica is processing, because the one that made them died or had too many.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use tokio::sync::Mutex;
 
 use super::{PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, ReconcileContext, unreadable};
 
-/// Pages of wake-ups that one run reads.
+/// The maximum number of pages of wake-ups that one run reads.
 const PAGES: usize = 20;
-/// Pages of waiting tasks that one run processes for each wake-up.
+/// The maximum number of pages of waiting tasks that one run processes for each wake-up.
 const ROUNDS: usize = 4;
 
 pub(super) async fn run(context: ReconcileContext) {
@@ -24,7 +24,7 @@ pub(super) async fn run(context: ReconcileContext) {
     context.run("wakeups", &alarm, RECONCILE_EVERY_MS, |context| reconcile(context, seen.clone())).await;
 }
 
-/// The wake-ups of the last run. If one has not advanced since, no replica processes it.
+/// The wake-ups that the last run found. If one of them has not advanced since, no replica is processing it.
 #[derive(Default)]
 struct Seen {
     epoch: Option<i64>,
@@ -34,7 +34,7 @@ struct Seen {
 async fn reconcile(context: ReconcileContext, seen: Arc<Mutex<Seen>>) -> Result<Option<Ms>, Error> {
     let mut seen = seen.lock().await;
     let Some(epoch) = context.leadership.epoch() else { return Ok(None) };
-    // The leader before may have died, so a new leader processes all wake-ups that it finds.
+    // The previous leader may have died, so a new leader processes all wake-ups that it finds.
     let is_first = seen.epoch != Some(epoch);
     let before = std::mem::take(&mut seen.cursors);
     let mut open = Vec::new();
@@ -54,7 +54,7 @@ async fn reconcile(context: ReconcileContext, seen: Arc<Mutex<Seen>>) -> Result<
         }
     }
     seen.epoch = Some(epoch);
-    // One page of each wake-up in turn, so that none waits until another is finished. The next run finds those that are new.
+    // One page of each wake-up in turn, so that no wake-up waits until another one is finished. The next run finds new wake-ups.
     for _ in 0..ROUNDS {
         // The pages are submitted together, so that they share commits.
         let pages = std::mem::take(&mut open).into_iter().map(|wakeup| context.engine.wakeups.process_page(wakeup, epoch));

@@ -3,17 +3,17 @@
 //! ```text
 //! agent.lock          locked while the agent runs, so that no other agent uses the directory
 //! agent.json          its name and its server
-//! instance.json       what tells it apart from a copy of its directory
-//! key.json            the worker's key that a join token was exchanged for
+//! instance.json       distinguishes the agent from a copy of its directory
+//! key.json            the worker's key, which it got in exchange for a join token
 //! accounts.json       accounts that are out of quota
 //! uninstalled         exists if the agent was uninstalled and must not start
 //! renewed             when the leases were renewed last
-//! system-calls.bpf    which system calls are refused in sandboxes
-//! empty               an empty file, which sandboxes show where there is none
-//! reserve             room for the ends of runs when the disk is full
+//! system-calls.bpf    the filter of system calls for sandboxes
+//! empty               an empty file that sandboxes mount where a file does not exist
+//! reserve             space for the ends of runs when the disk is full
 //! contexts/NAME/      working directory of the runs of a context, kept after them
 //! sessions/NAME.json  the CLI's session of that context
-//! sessions/NAME.sandbox/  what the CLI keeps of sessions in a sandbox
+//! sessions/NAME.sandbox/  the CLI's sessions of a context whose runs are in a sandbox
 //! runs/LEASE/         one run, until its end is acknowledged
 //! tmp/END-OF-LEASE/   its temporary files, unless it is in a sandbox
 //! set-aside/TIME-LEASE/  a run whose files could not be used; the newest ones are kept
@@ -38,7 +38,7 @@ use crate::machine::removal::remove_all;
 use crate::machine::reserve::Reserve;
 use bloom_client::now_ms;
 
-/// Longer files of the agent are not its own: a result of 16 MiB, in JSON, is shorter.
+/// No file that the agent writes itself is longer: a result of 16 MiB, in JSON, is shorter.
 pub(crate) const MAX_JSON: u64 = 256 << 20;
 /// The maximum number of kept runs whose files could not be used.
 const MAX_SET_ASIDE: usize = 20;
@@ -53,23 +53,23 @@ pub(crate) struct Home {
 #[derive(Deserialize, PartialEq, Serialize)]
 struct Identity {
     name: String,
-    /// The server that the runs belong to.
+    /// The server to which the runs belong.
     server: String,
 }
 
-/// What the server tells the agents of one name apart by.
+/// How the server distinguishes agents that have the same name.
 #[derive(Deserialize, PartialEq, Serialize)]
 struct KnownInstance {
     id: Uuid,
-    /// The machine's boot, and the file that locks the directory. A copy of the directory differs in one of them, and so does the machine
-    /// after a restart, when no process of a run is left.
+    /// Identifies the machine's boot and the file that locks the directory. It changes when the directory is copied, and when the machine
+    /// restarts, after which no process of a run is left.
     place: String,
-    /// The server has taken its registration, so the runs in the directory are its own.
+    /// The server has accepted the agent's registration, so the runs in the directory are this agent's.
     is_registered: bool,
 }
 
 impl Drop for Home {
-    /// Unlocks the directory, because a process that the agent starts at this moment still has the open file until it runs its program.
+    /// Unlocks the directory explicitly: a process that the agent is just starting still holds the open file until it executes its program.
     fn drop(&mut self) {
         if let Err(error) = self.lock.unlock() {
             tracing::warn!(%error, "the work directory can't be unlocked");
@@ -79,7 +79,7 @@ impl Drop for Home {
 
 impl Home {
     /// # Errors
-    /// The directory can't be created or used, or another agent uses it. The text says what to do.
+    /// The directory can't be created or used, or another agent is using it. The text says what to do.
     pub(crate) fn open(root: &Path) -> Result<Self, String> {
         let failed =
             |error: io::Error| format!("the work directory {} can't be used: {error}; choose another with --work-dir", root.display());
@@ -88,7 +88,7 @@ impl Home {
         for part in ["contexts", "sessions", "runs"] {
             private_dir(&root.join(part)).map_err(failed)?;
         }
-        // For its owner only: who can open the file could lock it, and so keep the agent from starting.
+        // Only the owner has access: anyone who can open the file could lock it and so keep the agent from starting.
         let lock = File::options().create(true).truncate(false).write(true).mode(0o600).open(root.join("agent.lock")).map_err(failed)?;
         lock.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
         match lock.try_lock() {
@@ -104,17 +104,17 @@ impl Home {
         &self.root
     }
 
-    /// An empty file.
+    /// Creates an empty file.
     ///
     /// # Errors
-    /// It can't be made.
+    /// The file can't be created.
     pub(crate) fn empty_file(&self) -> io::Result<PathBuf> {
         let path = self.root.join("empty");
         File::create(&path).map(|_| path)
     }
 
-    /// The worker's name: `given`, or the name of the last start; at the first, one that is made from the host name and a random suffix. It is kept,
-    /// because the leases of the directory's runs and its key are those of that worker.
+    /// The worker's name: `given`, or the name of the last start. At the first start, it is made from the host name and a random suffix.
+    /// The name is stored, because the key and the leases of the directory's runs belong to that worker.
     ///
     /// # Errors
     /// The name can't be stored, or the directory contains runs of another server or worker.
@@ -148,8 +148,9 @@ impl Home {
         Ok(identity.name)
     }
 
-    /// The instance of this agent, and whether it has registered before. A later process that uses the directory has the same one, because
-    /// the lock and the running machine show that the earlier process has ended, and it has the runs. A copy of the directory is another one.
+    /// The instance of this agent, and whether it has registered before. A later process that uses the directory has the same instance and
+    /// takes over the runs, because the lock and the machine's boot show that the earlier process has ended. A copy of the directory has
+    /// another instance.
     ///
     /// # Errors
     /// The instance can't be stored.
@@ -166,7 +167,7 @@ impl Home {
         Ok((id, false))
     }
 
-    /// Stores that the server has taken the registration of the instance.
+    /// Stores that the server has accepted the registration of the instance.
     pub(crate) fn registered(&self) {
         let path = self.root.join("instance.json");
         let Some(known) = read_json::<KnownInstance>(&path) else { return };
@@ -251,7 +252,7 @@ impl Home {
         Ok(target)
     }
 
-    /// The filter of system calls for sandboxes.
+    /// The file with the sandboxes' filter of system calls.
     pub(crate) fn syscall_filter(&self) -> PathBuf {
         self.root.join("system-calls.bpf")
     }
@@ -280,12 +281,12 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&read_all(open_at(path).ok()?, MAX_JSON).ok()?).ok()
 }
 
-/// Replaces the file atomically, without a flush. This is enough for data about running processes, which a power cut ends, too.
+/// Replaces the file atomically, without a flush. This is enough for data about running processes: a power cut ends those as well.
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
     replace(path, value).map(drop)
 }
 
-/// Like [`write_json`], but flushes to the disk before it returns: for data that must survive a power cut, such as results.
+/// Like [`write_json`], but flushes to the disk before it returns. For data that must survive a power cut, such as results.
 pub(crate) fn write_json_durably(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let file = replace(path, value)?;
     file.sync_all()?;
@@ -299,8 +300,8 @@ fn replace(path: &Path, value: &impl Serialize) -> io::Result<File> {
 /// Replaces the file atomically, without a flush.
 pub(crate) fn replace_with(path: &Path, content: &[u8]) -> io::Result<File> {
     let part = path.with_added_extension("part");
-    // Only the agent's user may read what is in its files: prompts, answers, a key.
-    // What is no file is not waited for: runs without a sandbox can put a pipe there.
+    // Only the agent's user may read the agent's files: they contain prompts, answers and a key.
+    // Opening must not block on anything but a regular file: runs without a sandbox can put a pipe there.
     let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
     let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).custom_flags(flags).open(&part)?;
     file.write_all(content)?;

@@ -1,7 +1,8 @@
-//! The worker agent: takes tasks from a server, runs them, and reports how they ended, also after crashes and restarts.
+//! The worker agent: takes tasks from a server, runs them, and reports how they ended, even after crashes and restarts.
 //!
-//! It stores its state in its directory (`home`). A supervisor of each run stores there what the run prints, so the run goes on without
-//! the agent; the next agent watches it again, or reports how it ended. Nothing is removed before the server has acknowledged it.
+//! The agent stores its state in its directory (`home`). Each run has a supervisor, which stores there what the run prints, so the run
+//! continues without the agent. The next agent process watches the run again, or reports how it ended. Nothing is removed before the server
+//! has acknowledged it.
 
 #![warn(missing_docs, unreachable_pub)]
 
@@ -55,9 +56,9 @@ use sandbox::hardening::Hardening;
 use server_calls::held_lease::HeldLease;
 pub use server_calls::renewal::RenewableFiles;
 
-/// The time limit of the last calls at a stop, because the server may be unreachable.
+/// The time limit of the last calls when the agent stops, because the server may be unreachable.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
-/// How long runs may take to end, and their verdicts to arrive, after the grace.
+/// How long runs may take to end, and their verdicts to be delivered, after the grace is over.
 const HAND_BACK_LIMIT: Duration = machine::process::TERM_GRACE.saturating_add(STOP_LIMIT).saturating_add(STOP_LIMIT);
 
 /// The settings of an agent.
@@ -67,39 +68,39 @@ pub struct Settings {
     pub server: String,
     /// The server's key, if it needs one; a worker key is enough.
     pub key: Option<SecretString>,
-    /// Exchanged for the worker's key at the first start; used only if there is no `key`.
+    /// The token that is exchanged for the worker's key at the first start; ignored if there is a `key`.
     pub join_token: Option<SecretString>,
-    /// The files that `key` and `join_token` are from.
+    /// The files from which `key` and `join_token` were read.
     pub renewable: RenewableFiles,
-    /// For calls of the server.
+    /// For calls to the server.
     pub tls: Tls,
-    /// `None` for the stored name; at the first start, one is made from the host name.
+    /// The worker's name; `None` for the stored name. At the first start, one is made from the host name.
     pub name: Option<String>,
-    /// How many runs go on at a time.
+    /// The maximum number of concurrent runs.
     pub max_concurrency: u32,
-    /// Names of what is special about the worker, for people.
+    /// Labels that describe the worker for people.
     pub labels: Vec<String>,
     /// The Kubernetes namespaces whose tasks it serves; `None` for all tasks.
     pub namespaces: Option<Vec<String>>,
-    /// The directory of everything that the agent keeps, the directories of contexts among it.
+    /// The directory with everything that the agent stores, including the directories of contexts.
     pub work_dir: PathBuf,
     /// Files with keys of the agent, which runs in a sandbox must not see.
     pub key_files: Vec<PathBuf>,
-    /// How tasks are run, by their `agent_slug`.
+    /// How tasks are run, by `agent_slug`.
     pub profiles: Profiles,
-    /// The projects whose tasks it takes; `None` for those of all.
+    /// The projects whose tasks it takes; `None` for all projects.
     pub projects: Option<Vec<String>>,
-    /// For clones of repositories.
+    /// Limits for clones of repositories.
     pub git: GitSettings,
     /// When directories of contexts are removed.
     pub worktrees: WorktreeLimits,
-    /// How long runs may go on after a stop or a drain.
+    /// How long runs may continue after a stop or a drain.
     pub grace: Duration,
-    /// `None` if the agent accepts no pushes.
+    /// The push server; `None` if the agent accepts no pushes.
     pub push_server: Option<PushServer>,
-    /// The control plane that it registers at instead of the server.
+    /// The control plane at which the agent registers instead of the server.
     pub membridge: Option<MembridgeSettings>,
-    /// Takes the spans of runs.
+    /// Collects the spans of runs.
     pub traces: Traces,
 }
 
@@ -108,11 +109,11 @@ pub struct Settings {
 pub enum Ended {
     /// It was asked to stop. Unfinished tasks were handed back.
     Stopped,
-    /// The caller must start it again at once. Its runs go on meanwhile.
+    /// The caller must start the agent again at once. Its runs continue meanwhile.
     Restart,
 }
 
-/// A stop takes no longer than this, also on a busy machine, unless threads of the process hang.
+/// The maximum duration of a stop, even on a busy machine, unless threads of the process hang.
 pub fn stop_limit(grace: Duration) -> Duration {
     grace + HAND_BACK_LIMIT + STOP_LIMIT * 6
 }
@@ -127,18 +128,18 @@ pub(crate) struct Agent {
     cgroups: Option<machine::cgroup::Parent>,
     hardening: Hardening,
     name: String,
-    /// What tells it apart from other agents of its name.
+    /// Distinguishes this agent from other agents of the same name.
     instance: Uuid,
-    /// Why it must take no more tasks: another agent has its name.
+    /// Why the agent must take no more tasks; set when another agent has its name.
     replaced: watch::Sender<Option<String>>,
     pauses: Pauses,
     worktrees: Worktrees,
-    /// Held while it is probed what made a run fail.
+    /// Held while a probe finds out why a run failed.
     probing: tokio::sync::Mutex<()>,
     runs: Mutex<BTreeMap<Uuid, HeldLease>>,
-    /// What sees runs through, which goes on behind the end of their leases: it sends the last events and removes files.
+    /// The tasks that see runs through. They continue after the end of a lease: they send the last events and remove files.
     seen_through: TaskTracker,
-    /// What runs with a list of hosts may have open.
+    /// Permits for the connections of runs whose network is a list of hosts.
     egress: Arc<tokio::sync::Semaphore>,
     /// Notified when something changes that decides whether the agent takes new tasks.
     state_changed: Notify,
@@ -149,13 +150,14 @@ pub(crate) struct Agent {
     /// Notified when a lease was renewed, has ended or was removed from `runs`.
     changed: Notify,
     draining: AtomicBool,
-    /// Since when the server asks the agent to drain.
+    /// Since when the server has asked the agent to drain.
     drained_since: Mutex<Option<Instant>>,
     restart: CancellationToken,
     leave: CancellationToken,
 }
 
-/// Does what programs of this crate ask of it when they start it by a word that is no command of users; `None` for other words.
+/// Runs the internal program that `word`, the first argument, stands for. This program starts itself with such words, which are no user
+/// commands. `None` for other words.
 pub fn called_by_itself(word: &OsStr) -> Option<io::Result<()>> {
     match word.to_str() {
         Some(run::invocation::ECHO) => Some(run::echo::run()),
@@ -172,9 +174,9 @@ pub fn called_by_itself(word: &OsStr) -> Option<io::Result<()>> {
 /// The agent can't work with these settings; the text says what to do.
 pub async fn run(mut settings: Settings, listener: Option<TcpListener>, shutdown: CancellationToken) -> Result<Ended, String> {
     let client = server_calls::renewal::client(&settings)?;
-    // Files that whoever started it has left open are not for the programs that it runs.
+    // Programs that the agent runs must not inherit files that its own parent left open.
     close_fds::set_fds_cloexec(3, &[]);
-    // Otherwise the programs that it runs, as the same user, could read the keys in this process's memory.
+    // Otherwise programs that the agent runs could read the keys in its memory, because they belong to the same user.
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
         tracing::warn!(%error, "runs may be able to read this agent's environment");
     }
@@ -237,7 +239,7 @@ impl Agent {
         let _stop = stopped.clone().drop_guard();
         let files = tokio::spawn(self.clone().follow_files(stopped.clone()));
         if !is_known {
-            // The runs in the directory may be those of an agent that still works, if the directory is a copy. The server knows.
+            // If the directory is a copy, its runs may belong to an agent that is still working. Only the server knows.
             tokio::select! {
                 registered = self.register_safely() => registered?,
                 () = shutdown.cancelled() => return Ok(Ended::Stopped),
@@ -245,10 +247,11 @@ impl Agent {
             self.home.registered();
         }
         self.check_disk();
-        // It ends with the process: a run that it drops counts as sent, and the run's directory would be removed.
+        // This task is never awaited or aborted; it ends with the process. If it dropped a run, the run would count as sent and its
+        // directory would be removed.
         tokio::spawn(self.clone().send_events());
         let over = self.continue_runs().await;
-        // Started before the registration: leases of an earlier process may expire while the server can't be reached.
+        // Started before the registration, because leases of an earlier process may expire while the server can't be reached.
         let heartbeats = tokio::spawn(self.clone().send_heartbeats(stopped.clone()));
         let watcher = tokio::spawn(self.clone().watch_leases(stopped.clone()));
         if is_known {
@@ -315,7 +318,7 @@ impl Agent {
         self.runs.lock()
     }
 
-    /// Waits for runs to end until the grace is over, then hands back the rest.
+    /// Waits for runs to end until the grace is over, then hands back the remaining ones.
     async fn drain(&self) {
         if !self.settled_within(self.settings.grace).await {
             self.stop_where(Stop::HandBack, |_, _| true);
@@ -325,7 +328,7 @@ impl Agent {
         }
     }
 
-    /// Waits until this is so of the runs. One is among them until it has ended and its verdict is acknowledged.
+    /// Waits until the condition holds for the runs. A run is listed until it has ended and its verdict is acknowledged.
     async fn until_runs(&self, are_so: impl Fn(&BTreeMap<Uuid, HeldLease>) -> bool) {
         loop {
             let changed = self.changed.notified();

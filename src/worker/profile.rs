@@ -19,16 +19,16 @@ use bloom_core::limits::{ASKED_MS, NAME_CHARS, TIMEOUT_SEC};
 
 /// The profile for all slugs that have none of their own.
 pub const DEFAULT: &str = "default";
-/// Longer than the longest silent tool call, which the CLI ends after ten minutes.
+/// Longer than the longest tool call without output: the CLI ends tool calls after ten minutes.
 pub const STALL_SECONDS: u64 = 900;
-/// As long as the Claude CLI waits for its sub-agents by itself.
+/// The Claude CLI's own default for waiting for its sub-agents.
 const BACKGROUND_SECONDS: u64 = 600;
 
 /// A day.
 const MAX_BACKGROUND_SECONDS: u64 = 24 * 3600;
 /// A day.
 const MAX_ASK_SECONDS: u64 = ASKED_MS.unsigned_abs() / 1000;
-/// Modes in which the Claude CLI allows or denies all by itself.
+/// Modes in which the Claude CLI decides alone what is allowed and what is denied.
 const ASKING_NOBODY: [&str; 2] = ["bypassPermissions", "dontAsk"];
 
 /// How tasks of an agent slug are run: a table of the profiles file.
@@ -49,7 +49,7 @@ pub struct Profile {
     pub output: Output,
     /// The model of tasks that set none.
     pub model: Option<String>,
-    /// The model that the Claude CLI uses while that of the run is overloaded.
+    /// The model that the Claude CLI uses while the run's own model is overloaded.
     pub fallback_model: Option<String>,
     /// What the Claude CLI may do without asking, by the name of its mode. `None`: its default.
     pub permission_mode: Option<String>,
@@ -59,19 +59,19 @@ pub struct Profile {
     /// The tools that the Claude CLI may not use.
     #[serde(default)]
     pub disallowed_tools: Vec<String>,
-    /// Project and local settings are in the context's directory, where a run may have left them.
+    /// By default only the user's: project and local settings are in the context's directory, where a run may have written them.
     #[serde(default = "user_settings")]
     pub setting_sources: Vec<SettingSource>,
     /// A file; a relative path starts at the directory of the profiles file.
     pub mcp_config: Option<PathBuf>,
     /// Text that is added to the system prompt of each run.
     pub append_system_prompt: Option<String>,
-    /// US dollars per run, or what is left of the task's own budget if that is lower.
+    /// US dollars per run; what is left of the task's own budget applies if it is lower.
     pub max_budget_usd: Option<f64>,
     /// Prices of models, for runs that end without a total.
     #[serde(default)]
     pub prices: Prices,
-    /// Who commits what runs change in projects: `NAME <EMAIL>`.
+    /// The author of the commits with runs' changes in projects: `NAME <EMAIL>`.
     #[serde(default, deserialize_with = "commit_author")]
     pub commit_author: CommitAuthor,
     /// Additional arguments for the Claude CLI.
@@ -80,45 +80,45 @@ pub struct Profile {
     /// Further environment variables of runs, with their values.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Further variables of the agent that runs inherit: `NAME`, or `PREFIX_*` for all that begin so.
+    /// Further variables of the agent that runs inherit: `NAME`, or `PREFIX_*` for all names with the prefix.
     #[serde(default)]
     pub pass_env: Vec<String>,
-    /// Profiles with the same account are paused together when its quota is used up: those of one agent, and if it is not `default`, those of
-    /// all agents.
+    /// Profiles with the same account are paused together when its quota is used up: the profiles of one agent or, unless the account is
+    /// `default`, those of all agents.
     #[serde(default = "default_account")]
     pub account: String,
-    /// The profile that runs the tasks while this one, or its account, is paused.
+    /// The profile that runs the tasks while this profile, or its account, is paused.
     pub fallback: Option<String>,
     /// A run that prints nothing for this long is ended.
     #[serde(default = "stall_seconds")]
     pub stall_seconds: u64,
-    /// When the session of a context is lost, or can't go on.
+    /// What happens when the session of a context is lost, or can't go on.
     #[serde(default)]
     pub on_session_lost: OnSessionLost,
-    /// Runs may begin tasks in the background, and go on with them after an answer.
+    /// Whether runs may start tasks in the background and continue them after an answer.
     #[serde(default = "yes")]
     pub background: bool,
-    /// How long a run may wait for its background tasks after an answer, each time.
+    /// How long a run may wait for its background tasks after each answer.
     #[serde(default = "background_seconds")]
     pub background_seconds: u64,
-    /// The time limit of tasks that name none, as far as the server allows it.
+    /// The time limit of tasks that set none, as far as the server allows it.
     pub timeout_sec: Option<i64>,
-    /// A run that was stopped at its time limit is tried again, with the same limit.
+    /// Whether a run that was stopped at its time limit is retried, with the same limit.
     #[serde(default)]
     pub retry_timeouts: bool,
-    /// What the CLI may not do without being allowed, and what it asks in words, waits for a person.
+    /// Whether a person is asked about tool uses that nothing allows, and about the CLI's own questions.
     #[serde(default)]
     pub ask_human: bool,
-    /// How long it waits for each answer; then it is denied.
+    /// How long each question waits for an answer; after that it is denied.
     #[serde(default = "ask_human_seconds")]
     pub ask_human_seconds: u64,
-    /// What a run may use of the machine.
+    /// The limits of a run's use of the machine.
     #[serde(default)]
     pub limits: Limits,
     /// The sandbox of runs. `None`: they run without one.
     #[serde(default, deserialize_with = "word_or_table")]
     pub sandbox: Option<Sandbox>,
-    /// That of the Claude CLI, which the agent asks for at its start.
+    /// The version of the Claude CLI, which the agent determines when it starts.
     #[serde(skip)]
     pub cli_version: Option<Version>,
 }
@@ -130,7 +130,7 @@ pub enum Runner {
     /// The Claude CLI.
     #[default]
     Claude,
-    /// This program itself, which answers with the prompt: for trying things out, without an account.
+    /// This program itself, which answers with the prompt. It needs no account, so users can try things out.
     Echo,
     /// The program in `command`.
     Command,
@@ -214,12 +214,12 @@ impl Profile {
         }
     }
 
-    /// The output is the answer as plain text, not a stream of JSON lines.
+    /// Whether the output is the answer as plain text, and not a stream of JSON lines.
     pub fn is_plain(&self) -> bool {
         self.runner == Runner::Command && self.output == Output::Text
     }
 
-    /// What its runs reach of the network.
+    /// What the profile's runs may reach on the network.
     pub fn network(&self) -> &Network {
         self.sandbox.as_ref().map_or(&Network::Open, |sandbox| &sandbox.network)
     }

@@ -1,4 +1,4 @@
-//! All profiles of an agent, and the file that has them.
+//! All profiles of an agent, and the file that contains them.
 
 mod keys;
 mod wrong;
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::profile::{DEFAULT, Profile, Runner};
 use bloom_core::limits::{NAME_CHARS, WORKER_ACCOUNTS, WORKER_AGENTS, WORKER_AGENTS_BYTES};
 
-/// Profiles that run the tasks of another one while it is paused, one after the other.
+/// The maximum number of profiles in a chain of fallbacks.
 const MAX_FALLBACKS: usize = 8;
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
@@ -30,7 +30,7 @@ struct ProfilesFile {
     profiles: BTreeMap<String, Profile>,
 }
 
-/// The same file, for the names of its keys.
+/// The same file as tables, for the names of their keys.
 #[derive(Deserialize)]
 struct ProfileTables {
     profiles: BTreeMap<String, toml::Table>,
@@ -81,7 +81,7 @@ impl Profiles {
                 }
                 None => {}
             }
-            // What runs in a sandbox leave in a context's directory is not for runs without one.
+            // What runs in a sandbox leave in a context's directory must not reach runs without one.
             let other = |(_, profile): &(&str, &Profile)| profile.sandbox.is_some() != self.by_slug[name].sandbox.is_some();
             if let Some((fallback, _)) = self.chain(name).find(other) {
                 return Err(format!("profile {name}: it and its fallback {fallback} must both have a sandbox, or none"));
@@ -96,13 +96,13 @@ impl Profiles {
         if number > WORKER_ACCOUNTS { Err(wrong()) } else { Ok(()) }
     }
 
-    /// The accounts that have names of their own, and so are the same for all agents that name them. `default` is whatever account a machine
-    /// is signed in to.
+    /// The accounts with names of their own, which are the same account for all agents that use the name. `default` is whatever account a
+    /// machine is signed in to.
     pub fn shared_accounts(&self) -> BTreeSet<&str> {
         self.by_slug.values().map(|profile| profile.account.as_str()).filter(|account| *account != DEFAULT).collect()
     }
 
-    /// The profile of a slug, and those that run its tasks while it is paused, each with its name and the next choice last.
+    /// The profile of a slug, followed by the fallbacks that run its tasks while it is paused, in order, each with its name.
     pub fn chain(&self, agent_slug: &str) -> impl Iterator<Item = (&str, &Profile)> {
         let named = |name: &str| self.by_slug.get_key_value(name).map(|(name, profile)| (name.as_str(), profile));
         let first = named(agent_slug).or_else(|| named(DEFAULT));
@@ -119,7 +119,7 @@ impl Profiles {
         self.chain(agent_slug).next().map(|(_, profile)| profile)
     }
 
-    /// The profile that runs a task of a slug, for people: a slug that no profile names may be a spelling mistake.
+    /// The name of the profile that runs a task of a slug, for people. A slug that no profile names may be a spelling mistake.
     pub fn told(&self, agent_slug: &str, name: &str) -> String {
         match self.chain(agent_slug).next() {
             _ if name == agent_slug => name.to_owned(),
@@ -133,7 +133,7 @@ impl Profiles {
         (!self.by_slug.contains_key(DEFAULT)).then(|| self.by_slug.keys().cloned().collect())
     }
 
-    /// The names of the profiles, as many and as long as a registration may tell.
+    /// The names of the profiles, limited to the number and length that a registration may contain.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let names = self.by_slug.keys().map(String::as_str).filter(|name| (1..=NAME_CHARS).contains(&name.chars().count()));
         let mut room = WORKER_AGENTS_BYTES;
@@ -144,12 +144,12 @@ impl Profiles {
         })
     }
 
-    /// The profiles with the slugs that they are for.
+    /// The profiles, each with the slug that it is for.
     pub fn all(&self) -> impl Iterator<Item = (&str, &Profile)> {
         self.by_slug.iter().map(|(slug, profile)| (slug.as_str(), profile))
     }
 
-    /// The same, to be changed.
+    /// The same profiles, mutable.
     pub fn all_mut(&mut self) -> impl Iterator<Item = (&str, &mut Profile)> {
         self.by_slug.iter_mut().map(|(slug, profile)| (slug.as_str(), profile))
     }
@@ -171,7 +171,7 @@ fn read(path: &Path) -> Result<BTreeMap<String, Profile>, String> {
     if file.profiles.is_empty() {
         return Err(failed(&"it has no [profiles.NAME]"));
     }
-    // A profile does not tell what of it was written and what is a default.
+    // A parsed profile does not show which keys were written and which are defaults.
     let tables: ProfileTables = toml::from_str(&text).map_err(|error| failed(&error))?;
     for (name, profile) in &file.profiles {
         let table = tables.profiles.get(name).ok_or_else(|| failed(&format_args!("profile {name} is not a table")))?;

@@ -114,6 +114,30 @@ on_both! {
         }
     }
 
+    async fn tasks_that_have_to_wait_for_others_do_not_hide_those_behind_them(server) {
+        let crew = server.crew();
+        let parent = crew.task().create().await;
+        let labels = json!({ "t": "child" });
+        for number in [1_000, 1] {
+            let child = || crew.task().with("depends_on", json!([parent.id])).with("labels", labels.clone()).json();
+            let tasks = (0..number).map(|_| child()).collect::<Vec<_>>();
+            server.post("llm-tasks:batch", json!({ "tasks": tasks })).await.created();
+        }
+        let free = crew.task().with("labels", labels).create().await;
+        server.post("llm-tasks:cancel", json!({ "ids": [parent.id, free.id] })).await.ok();
+        let filter = json!({ "agent_slug": crew.slug, "status": "cancelled", "labels": { "t": "child" } });
+        eventually("all are cancelled", || async {
+            let counted = server.post("llm-tasks:requeue", json!({ "filter": filter, "dry_run": true })).await.ok();
+            (counted["matched"] == 1_002).then_some(())
+        })
+        .await;
+        let did = server.post("llm-tasks:requeue", json!({ "filter": filter })).await.ok();
+        assert_eq!((&did["matched"], &did["changed"], &did["more"]), (&json!(1_002), &json!(1), &json!(false)), "{did}");
+        assert_eq!(free.status().await, "queued");
+        let did = server.post("llm-tasks:requeue", json!({ "filter": filter })).await.ok();
+        assert_eq!((&did["matched"], &did["changed"], &did["more"]), (&json!(1_001), &json!(0), &json!(false)), "{did}");
+    }
+
     async fn a_bulk_call_says_when_there_is_more(server) {
         let crew = server.crew();
         for _ in 0..2 {

@@ -15,7 +15,7 @@ use crate::similar::did_you_mean;
 use crate::task::{ActiveLease, TaskSpec, TaskState};
 use crate::worker::{MAX_CONCURRENCY, Worker, WorkerStatus};
 
-/// A lease that a worker holds, as far as the cache needs it.
+/// A lease that a worker holds, with the fields that the cache needs.
 #[derive(Clone, Debug)]
 pub struct HeldLease {
     /// The task that is leased.
@@ -32,11 +32,11 @@ pub struct HeldLease {
     pub agent_slug: String,
     /// The context of the task.
     pub context_id: String,
-    /// The cancellation of the task was requested, and its agent is to end the run.
+    /// Whether the cancellation of the task was requested, so that its agent has to end the run.
     pub cancel_requested: bool,
-    /// Its run waits for a person.
+    /// Whether its run waits for a person's answer.
     pub asks: bool,
-    /// A person has answered, and the agent has not taken the answer yet.
+    /// Whether a person has answered, and the agent has not fetched the answer yet.
     pub is_answered: bool,
 }
 
@@ -57,7 +57,7 @@ impl HeldLease {
     }
 }
 
-/// What the cache knows of a worker. A lease may arrive before the row of its worker does.
+/// The cache's entry for a worker. A lease may arrive before the row of its worker does.
 #[derive(Clone, Debug, Default)]
 struct Entry {
     worker: Option<Worker>,
@@ -75,11 +75,11 @@ pub struct Fleet {
     pub named_agent_wait_ms: Ms,
     /// The workers that name each agent.
     naming: ByAgent,
-    /// The workers that know each agent by its name: they name it, or have a profile for it.
+    /// The workers that know each agent by name: they name it, or have a profile for it.
     knowing: ByAgent,
     /// How many workers serve all agents.
     serving_all: usize,
-    /// Those of them that do not tell for which agents they have profiles.
+    /// How many of those do not report for which agents they have profiles.
     serving_untold: usize,
     /// The workers to which the leader pushes.
     pushed_to: BTreeSet<WorkerId>,
@@ -90,35 +90,36 @@ pub struct Fleet {
 
 /// The agent of tasks that name none, and the profile that runs the tasks of agents without a profile.
 const DEFAULT_AGENT: &str = "default";
-/// How many known agents an unknown one is compared with.
+/// The maximum number of known agent names that an unknown name is compared with.
 const COMPARED_AGENTS: usize = 1_000;
 
-/// Why no worker takes a ready task. Of several workers, the last of these reasons counts, because it is the nearest to an end.
+/// Why no worker takes a ready task. If several workers have different reasons, the last of these variants counts, because it is the
+/// closest to being resolved.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shortage {
     /// No worker that is online serves the task.
     NoWorker,
-    /// Workers would run it if they served its project.
+    /// Workers would run the task if they served its project.
     Project,
-    /// Only paused workers serve it. This is why the one is paused whose pause ends first. A pause that ends by itself comes before one that a
-    /// person has to end, because that is when the task can run if nobody does anything. Names and texts of workers are not for everyone who
-    /// sees the task.
+    /// Only paused workers serve it. The fields describe the pause that ends first. A pause that ends by itself precedes one that a person
+    /// has to end, because that is when the task can run if nobody acts. Workers' names and messages are left out, because not everyone who
+    /// sees the task may see them.
     Paused {
         /// Whether the pause ends by itself.
         is_passing: bool,
-        /// When the pause ends, or when the worker tries again; the earliest is the greatest.
+        /// When the pause ends, or when the worker tries again. It is reversed, so that the earliest time is the greatest value.
         until: Reverse<Ms>,
         /// Why the worker is paused.
         cause: PauseCause,
     },
-    /// Every worker that serves it and is online is cordoned or draining.
+    /// Every online worker that serves it is cordoned or draining.
     Cordoned,
-    /// Every worker that serves it, is online and takes tasks has as many leases as slots.
+    /// Every worker that serves it, is online and takes tasks has no free slot.
     NoCapacity {
-        /// A run on one of them waits for the answer of a person, and keeps its slot all the while.
+        /// Whether a run on one of them waits for a person's answer. It keeps its slot meanwhile.
         asks: bool,
     },
-    /// A worker that names no agents has room, but the task is kept for those that name its agent, which are full.
+    /// A worker that names no agents has room, but the task is kept for the workers that name its agent, which are full.
     Kept {
         /// Until when the task is kept for the workers that name its agent.
         until: Ms,
@@ -126,7 +127,7 @@ pub enum Shortage {
 }
 
 impl Fleet {
-    /// Returns whether no newer row was known.
+    /// Returns whether the row was taken in, that is, whether the cache had no newer one.
     pub(super) fn put_worker(&mut self, worker: Worker, at: u64) -> bool {
         let entry = self.entries.entry(worker.id.clone()).or_default();
         if entry.revision > worker.revision {
@@ -182,7 +183,7 @@ impl Fleet {
         self.serving_untold -= usize::from(worker.capabilities.serves_untold());
     }
 
-    /// How many workers serve the agent, online or not; without an agent, how many there are.
+    /// How many workers serve the agent, online or not. Without an agent: how many workers there are.
     pub fn serving(&self, agent_slug: Option<&str>) -> usize {
         match agent_slug {
             None => self.workers().count(),
@@ -190,8 +191,8 @@ impl Fleet {
         }
     }
 
-    /// What to tell of an agent that is perhaps misspelt: no worker knows it by its name. `None` also if there is no worker, and if one serves
-    /// all agents, does not tell for which it has profiles, and no known name is like this one.
+    /// A warning about an agent whose name may be misspelt, because no worker knows it by name. `None` if there are no workers. Also `None`
+    /// if some worker serves all agents without reporting its profiles, and no known name is similar to this one.
     pub fn unknown_agent(&self, agent_slug: &str) -> Option<String> {
         let is_served = self.serving_all > 0;
         if (is_served && agent_slug == DEFAULT_AGENT) || self.knowing.contains_key(agent_slug) {
@@ -223,7 +224,7 @@ impl Fleet {
         self.entries.iter().filter(|(_, entry)| entry.worker.is_some() && entry.at < at).map(|(id, _)| id.clone()).collect()
     }
 
-    /// The revision of an entry that was not updated since this logical time.
+    /// The revision of the entry, if it was not updated since this logical time.
     pub(super) fn revision_before(&self, id: &str, at: u64) -> Option<i64> {
         self.entries.get(id).filter(|entry| entry.at < at).map(|entry| entry.revision)
     }
@@ -244,26 +245,26 @@ impl Fleet {
         self.entries.get(worker)?.held.get(&task)
     }
 
-    /// The worker was seen at this time. Of several times, the latest counts; an unknown worker is ignored.
+    /// Records that the worker was seen at this time. The latest recorded time stays; an unknown worker is ignored.
     pub fn seen(&mut self, id: &str, at: Ms) {
         if let Some(worker) = self.entries.get_mut(id).and_then(|entry| entry.worker.as_mut()) {
             worker.last_seen = worker.last_seen.max(at);
         }
     }
 
-    /// The worker of this name; `None` if no row of it is known, or it was removed.
+    /// The worker of this name; `None` if the cache has no row of it, or it was removed.
     pub fn worker(&self, id: &str) -> Option<&Worker> {
         self.entries.get(id)?.worker.as_ref()
     }
 
-    /// Those of these accounts that are out of quota, as other workers found out.
+    /// The subset of these accounts that other workers have found to be out of quota.
     pub fn paused_accounts(&self, worker: &str, accounts: &[String], now: Ms) -> Vec<PausedAccount> {
         let Some(worker) = self.worker(worker) else { return Vec::new() };
         let is_there = |finder: &WorkerId| self.worker(finder).is_some_and(|finder| finder.shown_status() != WorkerStatus::Offline);
         accounts.iter().filter_map(|account| self.paused_accounts.found_by_others(worker, account, now, is_there)).collect()
     }
 
-    /// The accounts of this worker whose pauses an administrator has ended, as long as its agent says that they are on.
+    /// The accounts of this worker whose pauses an administrator has ended, while its agent still reports them as paused.
     pub fn resumed_accounts(&self, worker: &str) -> Vec<ResumedAccount> {
         let pauses = self.worker(worker).map(|worker| &worker.pauses[..]).unwrap_or_default();
         let resumed = pauses.iter().filter(|pause| pause.is_resumed && pause.kind == PauseKind::Account);
@@ -275,7 +276,7 @@ impl Fleet {
         self.known().map(|(worker, _)| worker)
     }
 
-    /// The workers whose names begin with this, each with the number of its leases.
+    /// The workers whose names begin with this prefix, each with its leased tasks.
     pub fn named(&self, prefix: &str) -> impl Iterator<Item = (&Worker, impl Iterator<Item = TaskId>)> {
         let entries = self.entries.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
         let entries = entries.take_while(move |(id, _)| id.starts_with(prefix));
@@ -306,7 +307,7 @@ impl Fleet {
         self.entries.values().flat_map(|entry| entry.held.values())
     }
 
-    /// Whether a run of this agent waits for a person, and holds its slot and its place in the queue meanwhile.
+    /// Whether a run of this agent waits for a person. It occupies its slot and its place in the queue meanwhile.
     pub fn asks(&self, agent_slug: &str) -> bool {
         self.all_held().any(|held| held.asks && held.agent_slug == agent_slug)
     }
@@ -316,7 +317,8 @@ impl Fleet {
         self.held(worker).fold(0, |used, held| used | 1u32.checked_shl(u32::try_from(held.slot).unwrap_or(32)).unwrap_or(0))
     }
 
-    /// The number of the worker's free slots: negative if it holds more leases than it has slots, 0 for an unknown worker.
+    /// The number of the worker's free slots. It is negative if the worker holds more leases than it has slots, and 0 for an unknown
+    /// worker.
     pub fn free(&self, worker: &str) -> i64 {
         self.entries.get(worker).and_then(|entry| Some(entry.free(entry.worker.as_ref()?))).unwrap_or(0)
     }
@@ -331,26 +333,28 @@ impl Fleet {
         if self.takes_tasks(worker) { self.free(worker).max(0) } else { 0 }
     }
 
-    /// The workers for which tasks that require this are kept.
+    /// The workers that a task with this requirement is kept for.
     fn kept_for(&self, required: Requirement<'_>) -> impl Iterator<Item = &Worker> {
         let naming = self.naming.get(required.agent_slug).into_iter().flatten().filter_map(|id| self.worker(id));
         naming.filter(move |worker| placement::is_kept_for(worker, required))
     }
 
-    /// Until when a task that requires this, and could run since then, is kept for the workers that name its agent; `None` if it is not now.
+    /// Until when a task with this requirement, which has been ready since `ready_at`, is kept for the workers that name its agent; `None`
+    /// if it is not kept now.
     pub fn kept_until(&self, required: Requirement<'_>, ready_at: Ms, now: Ms) -> Option<Ms> {
         let until = placement::kept_until(ready_at, self.named_agent_wait_ms, now)?;
         self.kept_for(required).next().map(|_| until)
     }
 
-    /// The agents that the worker names, if it takes tasks.
+    /// The agents that the worker names, or none if it takes no tasks.
     pub fn kept_agents(&self, worker: &str) -> Vec<String> {
         let takes = |worker: &&Worker| worker.takes_tasks() && !worker.lost;
         self.worker(worker).filter(takes).and_then(|worker| worker.capabilities.agents.clone()).unwrap_or_default()
     }
 
-    /// The candidates for a lease call, or for a dispatch call, which needs a URL: the workers with the most free slots, those that name the
-    /// agent first; a worker that runs a task of the same context; and one for which the task may be kept, even if it is full.
+    /// The candidates for a lease call, or for a dispatch call, which needs a URL. They are the workers with the most free slots, with
+    /// those that name the agent first; a worker that runs a task of the same context; and one for which the task may be kept, even if it
+    /// is full.
     pub fn shortlist(&self, task: &TaskSpec, length: usize, needs_url: bool) -> Vec<WorkerId> {
         let mut best: Vec<Candidate<'_>> = Vec::with_capacity(length + 1);
         let required = task.requirement();
@@ -379,7 +383,7 @@ impl Fleet {
         ids
     }
 
-    /// Why no worker takes a ready task that requires this, and could run since then; `None` if one can.
+    /// Why no worker takes a ready task with this requirement, which has been ready since `ready_at`; `None` if a worker can take it.
     pub fn shortage(&self, required: Requirement<'_>, ready_at: Ms, now: Ms) -> Option<Shortage> {
         let kept_until = self.kept_until(required, ready_at, now);
         let mut shortage = Shortage::NoWorker;
@@ -402,7 +406,7 @@ impl Fleet {
     }
 }
 
-/// The workers by the agents that they name, or know.
+/// Workers by the agents that they name, or that they know.
 type ByAgent = BTreeMap<String, BTreeSet<WorkerId>>;
 
 fn add_names<'a>(index: &mut ByAgent, names: impl Iterator<Item = &'a String>, worker: &WorkerId) {

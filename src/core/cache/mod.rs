@@ -2,10 +2,10 @@
 //!
 //! Rows reach the cache in several ways: from commits of this replica, from the feed of other replicas' commits, and from pages that are
 //! read on demand. They may arrive in any order, so each row carries a revision from the database, and an older copy never replaces a newer
-//! one. For that, the cache must remember a revision as long as an older copy may still arrive: a reader that reads the database for the
-//! cache opens a [`CacheRead`] first and ends it when the rows are in, and nothing that was learned since the start of the oldest open read
-//! is forgotten. A rebuild reads only the rows that are shown, so a copy that was read before a rebuild and arrives after it is a suspect,
-//! and its row is read again.
+//! one. The cache must therefore remember a revision for as long as an older copy may still arrive. A reader that reads the database for
+//! the cache opens a [`CacheRead`] first and ends it once the rows are in. Nothing that the cache learned since the start of the oldest
+//! open read is forgotten. A rebuild reads only the rows that are shown. If a copy that was read before a rebuild arrives after it, the row
+//! is a suspect, and is read again.
 //!
 //! The cache is only a hint: [`decide`](super::decide) and the database check everything again.
 
@@ -29,9 +29,9 @@ use super::worker::Worker;
 /// A task that can be claimed now, judged by its own row only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadyRow {
-    /// The task, whose id is its age: of one rank, the oldest comes first.
+    /// The task's id. Ids sort by age, so the oldest task of a rank comes first.
     pub id: TaskId,
-    /// The revision of the row by which it was judged.
+    /// The revision of the row that this entry was made from.
     pub revision: i64,
     /// 9 − priority. The queue is ordered by (rank, id).
     pub rank: i64,
@@ -43,7 +43,7 @@ pub struct ReadyRow {
     pub project: Option<String>,
     /// The worker for which the task is reserved; `None` for ready tasks.
     pub reserved_for: Option<WorkerId>,
-    /// Since when the task could run; 0 if that is not known.
+    /// Since when the task could run; 0 if unknown.
     pub ready_at: Ms,
 }
 
@@ -87,7 +87,7 @@ pub fn priority(rank: i64) -> i64 {
 #[must_use = "a read that never ends keeps all that is heard after it"]
 pub struct CacheRead(u64);
 
-/// What the cache knows of one task.
+/// The cache's entry for one task.
 #[derive(Debug)]
 struct Known {
     revision: i64,
@@ -100,7 +100,7 @@ struct Known {
 /// What a new row changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Effect {
-    /// No newer row of the task was known, nor can there have been one that the cache has forgotten.
+    /// Whether this is the newest row of the task: the cache has no newer one, and can't have forgotten one.
     pub is_newest: bool,
     /// The worker whose slot became free.
     pub freed: Option<WorkerId>,
@@ -108,10 +108,10 @@ pub struct Effect {
     pub is_ready: bool,
 }
 
-/// The revision of a removed task: no row is newer.
+/// The revision of a removed task. No row has a higher one.
 const REMOVED: i64 = i64::MAX;
 
-/// What a replica remembers of the database, as a hint: the database decides.
+/// A replica's picture of the database. It is only a hint: the database decides.
 #[derive(Debug, Default)]
 pub struct Cache {
     /// The tasks that may be claimed.
@@ -119,8 +119,8 @@ pub struct Cache {
     /// The workers, and the leases that they hold.
     pub fleet: Fleet,
     tasks: HashMap<TaskId, Known>,
-    /// Tasks that were updated while a read was open, in that order. Those that are not shown are forgotten when the last of these reads
-    /// ends.
+    /// Tasks that were updated while a read was open, in that order. When the last of these reads ends, those that are not shown are
+    /// forgotten.
     recent: VecDeque<(u64, TaskId)>,
     /// The logical times at which the open reads began.
     reads: BTreeSet<u64>,
@@ -130,7 +130,7 @@ pub struct Cache {
     clock: u64,
 }
 
-/// Tasks and workers of which a copy came that was read before the last rebuild.
+/// Tasks and workers whose latest copy was read before the last rebuild.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Suspects {
     /// The ids of the tasks to read again.
@@ -140,14 +140,15 @@ pub struct Suspects {
 }
 
 impl Cache {
-    /// Begins a read of the database: what the cache hears from here on is kept until [`end_read`](Self::end_read).
+    /// Begins a read of the database. What the cache learns from now on is kept until [`end_read`](Self::end_read).
     pub fn begin_read(&mut self) -> CacheRead {
         self.clock += 1;
         self.reads.insert(self.clock);
         CacheRead(self.clock)
     }
 
-    /// As [`begin_read`](Self::begin_read), for a read of everything that is shown. It empties the windows, which are read again on demand.
+    /// Like [`begin_read`](Self::begin_read), for a read of everything that is shown. It empties the windows, which are read again on
+    /// demand.
     pub fn begin_rebuild(&mut self) -> CacheRead {
         let read = self.begin_read();
         self.rebuilt = read.0;
@@ -166,7 +167,7 @@ impl Cache {
         self.suspects != Suspects::default()
     }
 
-    /// Ends the read, after its rows were put in. What is not shown and no other open read needs is forgotten.
+    /// Ends the read, after its rows were put in. Forgets what is not shown and what no other open read needs.
     pub fn end_read(&mut self, read: &CacheRead) {
         self.reads.remove(&read.0);
         let oldest = self.reads.first().copied().unwrap_or(u64::MAX);
@@ -178,13 +179,13 @@ impl Cache {
         self.fleet.forget_removed(oldest);
     }
 
-    /// Takes in a task's row, unless a newer one is known.
+    /// Adds a task's row, unless the cache has a newer one.
     pub fn put_task(&mut self, task: &TaskState, read: &CacheRead) -> Effect {
         let held = task.lease.as_ref().map(|lease| HeldLease::new(task, lease));
         self.put(task.id, task.revision, ReadyRow::of(task), held, read.0)
     }
 
-    /// The task was removed from the database.
+    /// Records that the task was removed from the database.
     pub fn remove_task(&mut self, id: TaskId) -> Effect {
         self.put(id, REMOVED, None, None, self.clock)
     }
@@ -223,12 +224,12 @@ impl Cache {
         Effect { is_newest, freed, is_ready }
     }
 
-    /// Takes in a claimable task, unless a newer row is known.
+    /// Adds a claimable task, unless the cache has a newer row.
     pub fn put_ready(&mut self, row: ReadyRow, read: &CacheRead) -> Effect {
         self.put(row.id, row.revision, Some(row), None, read.0)
     }
 
-    /// Takes in a worker's row, unless a newer one is known. Returns whether it is the newest, as far as [`Effect::is_newest`] is known.
+    /// Adds a worker's row, unless the cache has a newer one. Returns whether it is the newest, in the sense of [`Effect::is_newest`].
     pub fn put_worker(&mut self, worker: Worker, read: &CacheRead) -> bool {
         let is_suspect = read.0 < self.rebuilt;
         if is_suspect {
@@ -238,7 +239,7 @@ impl Cache {
         self.fleet.put_worker(worker, self.clock) && !is_suspect
     }
 
-    /// The worker was removed; `revision` is that of its removal.
+    /// Records that the worker was removed. `revision` is the revision of its removal.
     pub fn remove_worker(&mut self, id: &str, revision: i64) {
         self.clock += 1;
         self.fleet.remove_worker(id, revision, self.clock);
@@ -247,14 +248,14 @@ impl Cache {
         }
     }
 
-    /// A read of all workers has not found this worker: it was removed, unless the cache learned of it after the read began.
+    /// Handles a worker that a read of all workers has not found. It was removed, unless the cache learned of it after the read began.
     pub fn forget_worker(&mut self, id: &str, read: &CacheRead) {
         if let Some(revision) = self.fleet.revision_before(id, read.0) {
             self.remove_worker(id, revision);
         }
     }
 
-    /// Starts the next page of a window. `None` if the page is being read already, or if the window is complete.
+    /// Starts the next page of a window. Returns `None` if the page is already being read, or if the window is complete.
     pub fn begin_page(&mut self, scope: &Scope) -> Option<PageRead> {
         if !self.queue.wants_page(scope) {
             return None;
@@ -263,7 +264,7 @@ impl Cache {
         Some(self.queue.begin_page(scope, read.0))
     }
 
-    /// Takes in a page that was read with this `limit`.
+    /// Adds the rows of a page that was read with this `limit`.
     ///
     /// Returns the workers whose slots turned out to be free.
     pub fn end_page(&mut self, page: &PageRead, rows: Vec<ReadyRow>, limit: usize) -> Vec<WorkerId> {
@@ -283,19 +284,19 @@ impl Cache {
         freed
     }
 
-    /// The page could not be read.
+    /// Abandons a page that could not be read.
     pub fn abandon_page(&mut self, page: &PageRead) {
         self.queue.abandon_page(page);
         self.end_read(&CacheRead(page.began));
     }
 
-    /// Takes the first tasks of these scopes, up to `max`, for one claim. No other claim gets them until they are given back. The scopes
-    /// are of agents whose queues are open; `is_open` tells which these are among the agents of reserved tasks.
+    /// Takes up to `max` tasks from the front of these scopes, for one claim. No other claim gets them until they are given back. The
+    /// scopes contain only agents whose queues are open; `is_open` decides this for the agents of reserved tasks.
     ///
-    /// `spread` adds this many tasks of the same priority to the choice, and `chance` selects among them: if several replicas claim from
-    /// one queue, another replica has always just taken the first tasks.
+    /// `spread` widens the choice by this many tasks of the same priority, and `chance` selects among them. Without it, replicas that claim
+    /// from one queue would always compete for the same first tasks.
     ///
-    /// `names_none_at` is the time, if the worker names no agents: it does not get tasks that are kept for others then.
+    /// `names_none_at` is the current time if the worker names no agents. Such a worker does not get tasks that are kept for others.
     pub fn take_ready(
         &mut self,
         scopes: &[Scope],
@@ -316,7 +317,7 @@ impl Cache {
         ready
     }
 
-    /// Tasks with a lease that were not updated since this read began.
+    /// Tasks with a lease whose entries were not updated since this read began.
     pub fn unconfirmed_tasks(&self, read: &CacheRead) -> Vec<TaskId> {
         let unconfirmed = |known: &&Known| known.held_by.is_some() && known.at < read.0;
         let mut tasks: Vec<_> = self.tasks.iter().filter(|(_, known)| unconfirmed(known)).map(|(id, _)| *id).collect();
@@ -324,12 +325,12 @@ impl Cache {
         tasks
     }
 
-    /// Workers that were not updated since this read began.
+    /// Workers whose entries were not updated since this read began.
     pub fn unconfirmed_workers(&self, read: &CacheRead) -> Vec<WorkerId> {
         self.fleet.heard_of_before(read.0)
     }
 
-    /// Those of these tasks that can be claimed.
+    /// The subset of these tasks that can be claimed.
     pub fn claimable(&self, tasks: &[TaskId]) -> Vec<ReadyRow> {
         tasks.iter().filter_map(|id| self.tasks.get(id)?.ready.clone()).collect()
     }
@@ -344,13 +345,13 @@ impl Cache {
         self.tasks.iter().filter(|(_, known)| self.is_shown(known)).map(|(id, known)| (*id, known.revision))
     }
 
-    /// The parts of the queue that have a task that can be claimed; with `is_open`, one of an agent for which it holds. Only parts are known that some
-    /// worker has claimed from.
+    /// The parts of the queue that have a claimable task; with `is_open`, one of an agent for which it returns true. Only parts that some
+    /// worker has claimed from are included.
     pub fn parts_with_claimable(&mut self, is_open: Option<&dyn Fn(&str) -> bool>) -> BTreeSet<Part> {
         self.queue.parts_with_untaken(is_open)
     }
 
-    /// The workers that can claim a task that is reserved for them, of an agent for which `is_open` holds.
+    /// The workers that can claim a task that is reserved for them and whose agent is open according to `is_open`.
     pub fn with_reserved(&mut self, is_open: impl Fn(&str) -> bool) -> Vec<WorkerId> {
         let (tasks, fleet) = (&self.tasks, &self.fleet);
         self.queue.with_reserved(|worker, id| can_have(tasks, fleet, &is_open, worker, id).unwrap_or(false))
@@ -389,8 +390,8 @@ impl Cache {
     }
 }
 
-/// Whether the worker can have the task that is reserved for it; `None` if the task is unknown. An older replica may have reserved a task for
-/// a worker that does not serve its namespace or its project.
+/// Whether the worker can have the task that is reserved for it; `None` if the cache does not have the task. An older replica may have
+/// reserved a task for a worker that does not serve its namespace or its project.
 fn can_have(tasks: &HashMap<TaskId, Known>, fleet: &Fleet, is_open: &impl Fn(&str) -> bool, worker: &str, id: &TaskId) -> Option<bool> {
     let ready = tasks.get(id)?.ready.as_ref()?;
     let serves = |worker: &Worker| worker.serves(ready.requirement());

@@ -1,4 +1,4 @@
-//! The accounts that are out of quota, by the workers that found it out.
+//! The accounts that are out of quota, and the workers that found this out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,8 +8,8 @@ use crate::limits::PAUSE_MS;
 use crate::pause::{Pause, PauseCause, PauseKind, PausedAccount};
 use crate::worker::Worker;
 
-/// An account of the workers that serve these namespaces. Workers of others may have another account of that name, and must not be able to
-/// pause this one.
+/// An account, identified by its name and the namespaces that its workers serve. Workers of other namespaces may have a different account
+/// with that name, and must not be able to pause this one.
 type Account = (Option<Vec<String>>, String);
 
 #[derive(Debug, Default)]
@@ -32,8 +32,8 @@ impl PausedAccounts {
         }
     }
 
-    /// The longest pause of this account that other workers than this one have found, if it is on and its finder `counts`. One that is longer than
-    /// a pause can be comes from a wrong clock, and must not hide the others.
+    /// The longest pause of this account that workers other than this one have found, if it has not ended and `counts` accepts its finder.
+    /// A pause that is longer than a pause can be comes from a wrong clock, and must not hide the others.
     pub(crate) fn found_by_others(
         &self,
         worker: &Worker,
@@ -55,8 +55,9 @@ fn account_of(worker: &Worker, account: &str) -> Account {
     (namespaces, account.to_owned())
 }
 
-/// What the worker itself found out of quota. Other causes are not shared: their ends are not known, and each worker has credentials of its
-/// own for the account and probes them. What others told it is not shared again, so that no pause outlives its origin.
+/// The accounts that the worker itself found to be out of quota. Other causes are not shared: their ends are unknown, and each worker has
+/// its own credentials for the account and probes them. Pauses that the worker heard of from others are not shared again, so that no pause
+/// outlives its origin.
 fn found_by(worker: &Worker) -> impl Iterator<Item = (Account, Ms)> {
     let is_shared = |pause: &&Pause| {
         pause.kind == PauseKind::Account && pause.cause == PauseCause::Quota && pause.told_by.is_none() && !pause.is_resumed

@@ -1,9 +1,10 @@
 //! The head of the queue in memory: windows on the tasks that may be claimed, in queue order.
 //!
-//! A window contains every such task up to a mark, and the next page is read behind the mark. So a claim never has to skip rows that can no
-//! longer be claimed. One window covers all ready tasks, for workers that serve every agent; there is one for each agent that a claiming
-//! worker names, and one for the tasks reserved for each claiming worker. Workers that do not serve all namespaces and projects have such
-//! windows for each part of the queue that they serve: they never skip the tasks of others. A window exists only while claims use it.
+//! A window contains all such tasks up to a mark, and the next page is read behind the mark. A claim therefore never has to skip rows that
+//! can no longer be claimed. One window covers all ready tasks, for workers that serve every agent. There is also one for each agent that a
+//! claiming worker names, and one for the tasks reserved for each claiming worker. Workers that do not serve all namespaces and projects
+//! have such windows for each part of the queue that they serve, so they never skip the tasks of others. A window exists only while claims
+//! use it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -12,15 +13,15 @@ use super::window::{Part, ReadyKey, Scope, WINDOW, Window, Windows};
 use crate::Ms;
 use crate::ids::{TaskId, WorkerId};
 
-/// The maximum number of windows, unless one worker names more agents. The least recently used are dropped, and read again when needed. The
-/// limit is far above the number of agents and workers that claim at a time: each open claim reads its windows once a second, so with too
-/// few windows each of these reads would have to load a window again. An empty window takes about 200 bytes.
+/// The maximum number of windows, unless one worker names more agents. The least recently used windows are dropped, and read again when
+/// needed. The limit is far above the number of agents and workers that claim at a time. Each open claim reads its windows once a second,
+/// so with too few windows each of these reads would have to load a window again. An empty window takes about 200 bytes.
 const WINDOWS: usize = 65_536;
 
 /// How many reserved tasks of a worker are looked at to decide whether to wake its claim.
 const RESERVED_LOOK: usize = 100;
 
-/// A page to read. It is ignored if its window was reset, has overflowed or was dropped meanwhile.
+/// A page to read. It is ignored if its window was reset, has overflowed or was dropped in the meantime.
 #[derive(Clone, Debug)]
 pub struct PageRead {
     /// The window whose next page is read.
@@ -33,11 +34,11 @@ pub struct PageRead {
 /// The first ready tasks of a worker's windows, which are now taken.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ReadyTasks {
-    /// In queue order, at most as many as were asked for. No other claim gets them until they are given back.
+    /// The tasks in queue order, at most as many as were requested. No other claim gets them until they are given back.
     pub tasks: Vec<TaskId>,
     /// A window whose next page must be read to know which tasks follow.
     pub page: Option<Scope>,
-    /// Other claims have taken tasks of these scopes, and may give them back.
+    /// Whether other claims have taken tasks of these scopes, and may give them back.
     pub is_contended: bool,
     /// When the worker may have the first of the tasks that were left out because they are kept for others.
     pub kept_until: Option<Ms>,
@@ -52,7 +53,7 @@ pub struct Queue {
     size: usize,
     /// Tasks that claims in progress have taken.
     taken: HashSet<TaskId>,
-    /// Tasks that nobody can lease for a while, because another program keeps them locked.
+    /// Tasks that nobody can lease for a while, because another program keeps their rows locked.
     withheld: HashSet<TaskId>,
     /// Parts whose windows may have entries.
     filled: HashSet<Part>,
@@ -116,13 +117,13 @@ impl Queue {
         Part::of(ready).any(|part| self.parts.get(&part).is_some_and(|windows| windows.of(ready).any(has)))
     }
 
-    /// How many entries to look at to find one that is free, if there is one.
+    /// How many entries to look at in order to find a free one, if there is one.
     fn look(&self) -> usize {
         self.taken.len() + self.withheld.len() + 1
     }
 
-    /// The parts that have a task that is not reserved and that no claim has taken. With `is_open`, only of agents for which it holds; these
-    /// have windows of their own then.
+    /// The parts that have a task that is neither reserved nor taken by a claim. With `is_open`, only tasks of agents for which it returns
+    /// true count; these agents must have their own windows.
     pub(super) fn parts_with_untaken(&mut self, is_open: Option<&dyn Fn(&str) -> bool>) -> BTreeSet<Part> {
         let look = self.look();
         let Self { parts, filled, taken, withheld, .. } = self;
@@ -134,7 +135,7 @@ impl Queue {
         filled.iter().filter(|part| has_untaken(part)).cloned().collect()
     }
 
-    /// The workers for which tasks are reserved that no claim has taken, and for one of which `is_open` holds.
+    /// The workers with a reserved task that no claim has taken and for which `is_open` returns true.
     pub(super) fn with_reserved(&mut self, is_open: impl Fn(&str, &TaskId) -> bool) -> Vec<WorkerId> {
         let reserved = &self.reserved;
         let entries = |worker: &WorkerId| reserved.get(worker).into_iter().flat_map(|window| &window.entries);
@@ -152,7 +153,7 @@ impl Queue {
         self.withheld.extend(tasks);
     }
 
-    /// Shows tasks to claims again that were withheld.
+    /// Makes withheld tasks visible to claims again.
     pub fn show_again(&mut self, tasks: &[TaskId]) {
         self.withheld.retain(|task| !tasks.contains(task));
     }
@@ -176,7 +177,7 @@ impl Queue {
         }
     }
 
-    /// Reserved tasks for which `is_open` does not hold, with their worker, are left out, and so are ready tasks that are kept for others.
+    /// Leaves out reserved tasks for which `is_open` returns false, given the worker, and ready tasks that are kept for others.
     pub(super) fn take_ready(
         &mut self,
         scopes: &[Scope],
@@ -199,7 +200,7 @@ impl Queue {
             let next = heads.iter_mut().enumerate().filter_map(|(i, head)| head.peek().map(|key| (**key, i))).min();
             let Some((key, i)) = next.filter(|(key, _)| end.is_none_or(|(known_to, ..)| Some(*key) <= known_to)) else { break };
             heads[i].next();
-            // An agent that is named twice has two heads.
+            // An agent that is named twice has two iterators here.
             let (is_hidden, kept_until) = match windows[i].1 {
                 Scope::Reserved(worker) => (!is_open(worker, &key.1), None),
                 Scope::Ready { .. } => (false, kept_until(&key.1)),
@@ -258,7 +259,7 @@ impl Queue {
         }
     }
 
-    /// The window that was not used for the longest time; that on all tasks is kept.
+    /// The least recently used window. The window on all tasks is never chosen.
     fn least_used(&self) -> Option<Scope> {
         let reserved = self.reserved.iter().map(|(worker, window)| (window.used, Scope::Reserved(worker.clone())));
         let of_parts = self.parts.iter().flat_map(|(part, windows)| {

@@ -6,32 +6,32 @@ use super::ReadyRow;
 use crate::ids::{TaskId, WorkerId};
 use crate::worker::Capabilities;
 
-/// Most urgent first (rank = 9 − priority), then oldest.
+/// The order of the queue: the most urgent tasks first (rank = 9 − priority), then the oldest.
 pub type ReadyKey = (i64, TaskId);
 
-/// The tasks of a part of the queue, by their projects.
+/// Which tasks a part of the queue has, by project.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Projects {
-    /// Those of all projects, and those without one.
+    /// Tasks of all projects, and tasks without a project.
     #[default]
     All,
-    /// Those without a project.
+    /// Tasks without a project.
     None,
-    /// Those of this project.
+    /// Tasks of this project.
     One(String),
 }
 
-/// A part of the queue: tasks by their namespaces and projects. The default is all of it.
+/// A part of the queue, by namespace and project. The default is the whole queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Part {
     /// `None` = tasks of all namespaces, and of none.
     pub namespace: Option<String>,
-    /// Of which projects it has the tasks.
+    /// The projects whose tasks it has.
     pub projects: Projects,
 }
 
 impl Part {
-    /// The parts that have, together, all tasks of the namespaces and projects that the worker serves.
+    /// The parts that together cover all tasks of the namespaces and projects that the worker serves.
     pub fn served_by(capabilities: &Capabilities) -> Vec<Self> {
         let projects = match &capabilities.projects {
             None if capabilities.git => vec![Projects::All],
@@ -48,12 +48,12 @@ impl Part {
         }
     }
 
-    /// Whether all workers that name no namespaces serve its tasks, or those without a project among them.
+    /// Whether it has tasks that every worker without named namespaces serves: tasks without a project, and possibly others.
     pub fn is_for_most(&self) -> bool {
         self.namespace.is_none() && !matches!(self.projects, Projects::One(_))
     }
 
-    /// All parts that have this task.
+    /// All parts that this task belongs to.
     pub(super) fn of(ready: &ReadyRow) -> impl Iterator<Item = Self> {
         let own = ready.project.as_ref().map_or(Projects::None, |project| Projects::One(project.clone()));
         let namespaces = std::iter::once(None).chain(ready.namespace.clone().map(Some));
@@ -70,7 +70,8 @@ impl Part {
     }
 }
 
-/// The tasks of a window: those of a part of the queue that are not reserved, of all agents or of one, or those reserved for one worker.
+/// The tasks that a window covers. They are either the unreserved tasks of a part of the queue, for one agent or for all agents, or the
+/// tasks that are reserved for one worker.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     /// The tasks of a part of the queue that are reserved for nobody.
@@ -90,7 +91,7 @@ impl Scope {
         Self::Ready { part, agent_slug: agent_slug.map(str::to_owned) }
     }
 
-    /// Whether the window has this task, judged by the task's own row.
+    /// Whether the window covers this task, judged by the task's own row.
     pub fn has(&self, ready: &ReadyRow) -> bool {
         match self {
             Self::Reserved(worker) => ready.reserved_for.as_ref() == Some(worker),
@@ -101,7 +102,7 @@ impl Scope {
     }
 }
 
-/// The maximum number of entries of a window. Tasks behind it are read again when they are needed.
+/// The maximum number of entries of a window. The tasks behind it are read again when they are needed.
 pub const WINDOW: usize = 10_000;
 
 #[derive(Debug, Default)]
@@ -109,7 +110,7 @@ pub(super) struct Window {
     pub entries: BTreeSet<ReadyKey>,
     /// The mark: all tasks of the scope up to this one are in `entries`; `None` if nothing was read yet.
     pub known_to: Option<ReadyKey>,
-    /// No tasks follow `known_to`.
+    /// Whether no tasks follow `known_to`.
     pub is_complete: bool,
     /// When the read of the next page, behind `known_to`, began.
     pub loading: Option<u64>,
@@ -186,7 +187,8 @@ impl Windows {
         self.all.is_none() && self.agents.is_empty()
     }
 
-    /// Whether one of the first `look` tasks of a window is free. With `is_open`, only windows of agents for which it holds are looked at.
+    /// Whether one of the first `look` tasks of a window is free. With `is_open`, looks only at the windows of agents for which it returns
+    /// true.
     pub(crate) fn has_free(&mut self, is_open: Option<&dyn Fn(&str) -> bool>, look: usize, is_free: impl Fn(&TaskId) -> bool) -> bool {
         let agents = &self.agents;
         self.filled.retain(|slug| agents.get(slug).is_some_and(|window| !window.entries.is_empty()));

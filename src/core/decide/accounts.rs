@@ -7,12 +7,13 @@ use crate::pause::{Pause, PauseKind};
 use crate::row_keys::RowKeys;
 use crate::working_set::{Halt, WorkingSet};
 
-/// Ends the pauses of an account on these workers, those that have one. Each worker is told until its agent no longer says so itself.
+/// Ends the pauses of an account on these workers, where there are any. Each such worker's agent is informed until it no longer reports the
+/// pause itself.
 #[derive(Clone, Debug)]
 pub struct ResumeAccount {
     /// The name of the account.
     pub account: String,
-    /// The workers whose pauses of this account end. Names that no worker has are skipped.
+    /// The workers whose pauses of this account end. Names of workers that do not exist are skipped.
     pub workers: Vec<WorkerId>,
 }
 

@@ -12,10 +12,10 @@ use crate::wakeup::Subject;
 use crate::worker::{Capabilities, DispatchMode, Worker, WorkerStatus};
 use crate::working_set::{Halt, WorkingSet};
 
-/// Adds a key. Its name must be one ([`is_key_name`](crate::api_key::is_key_name)).
+/// Adds a key. The caller must have checked that its name is valid ([`is_key_name`](crate::api_key::is_key_name)).
 #[derive(Clone, Debug)]
 pub struct CreateKey {
-    /// The name of the key, which no other key has.
+    /// The name of the key, which must be unique.
     pub name: String,
     /// The SHA-256 digest of the key, in hexadecimal.
     pub digest: String,
@@ -24,13 +24,13 @@ pub struct CreateKey {
     /// The worker that the key speaks for, or the only worker that the join token enrolls; `None` for other keys, and for tokens that
     /// enroll any worker.
     pub worker: Option<WorkerId>,
-    /// Whether that worker may name the URL that the server calls.
+    /// Whether that worker may set the URL that the server calls.
     pub push: bool,
     /// The namespaces that its worker may serve; `None` = no limit.
     pub namespaces: Option<Vec<String>>,
     /// Milliseconds until it expires; `None` = never.
     pub lasts_ms: Option<i64>,
-    /// The most that its tasks and uploads may be.
+    /// The limits of its tasks and uploads.
     pub quota: Quota,
     /// The team whose member keys see its tasks; `None` = no team.
     pub team: Option<String>,
@@ -52,7 +52,7 @@ impl Operation for CreateKey {
         if set.find_api_key(&self.name)?.is_some() {
             return Err(Rejection::KeyExists(self.name.clone()).into());
         }
-        // Join tokens that have expired can't be used again. They make room, so that tokens that nobody used never add up.
+        // Expired join tokens can't be used again. They are removed to make room, so that unused tokens do not accumulate.
         let is_over = |key: &&ApiKey| key.scope == Scope::Join && key.has_expired(set.now());
         let over: Vec<String> = set.api_keys_beside_pools()?.filter(is_over).map(name_of).collect();
         has_room(set, over.len())?;
@@ -86,8 +86,8 @@ impl Operation for CreateKey {
     }
 }
 
-/// Whether one more key may be created by this requester, when so many keys have been removed. Keys of WorkerPools and others have limits of
-/// their own, so that neither can take the room of the others, nor one namespace that of all.
+/// Whether this requester may create one more key after this number of keys was removed. Keys of WorkerPools have separate limits, so that
+/// they can't use up the room of the other keys or the reverse, and one namespace can't use up the room of all namespaces.
 fn has_room(set: &WorkingSet, removed: usize) -> Result<(), Halt> {
     let Some(namespace) = set.by.namespace() else {
         let count = set.api_keys_beside_pools()?.count() - removed;
@@ -107,16 +107,17 @@ fn name_of(key: &ApiKey) -> String {
     key.name.clone()
 }
 
-/// Gives a key another secret, with the same name and all that belongs to it. The secret that it has opens the same for some more time.
+/// Replaces the secret of a key, which keeps its name and everything else. The previous secret stays valid for some time.
 #[derive(Clone, Debug)]
 pub struct RotateKey {
     /// The name of the key.
     pub name: String,
     /// The SHA-256 digest of the new secret, in hexadecimal.
     pub digest: String,
-    /// For how many milliseconds the secret that it has stays valid, too; 0: it opens nothing from now on. One that was valid besides that ends now.
+    /// For how many milliseconds the current secret stays valid as well; 0 invalidates it at once. An even older secret that is still valid
+    /// becomes invalid now.
     pub overlap_ms: Ms,
-    /// In how many milliseconds the key expires; `None` = when it would have expired.
+    /// The number of milliseconds until the key expires; `None` keeps its expiry.
     pub lasts_ms: Option<Ms>,
 }
 
@@ -150,7 +151,7 @@ impl Operation for RotateKey {
     }
 }
 
-/// Removes a key: it opens nothing from then on.
+/// Removes a key, which is invalid from then on.
 #[derive(Clone, Debug)]
 pub struct RevokeKey {
     /// The name of the key.
@@ -181,7 +182,7 @@ impl Operation for RevokeKey {
     }
 }
 
-/// The server calls the URL of this worker no more: a key that is no longer valid has named it.
+/// Removes the URL of this worker, so that the server no longer calls it, because the key that set it is no longer valid.
 fn forget_url(set: &mut WorkingSet, worker: &str) -> Result<(), Halt> {
     if let Some(known) = set.find_worker(worker)?.filter(|known| !known.url.is_empty()).cloned() {
         set.put_worker(Worker { url: String::new(), dispatch: DispatchMode::Manual, ..known });
@@ -189,7 +190,7 @@ fn forget_url(set: &mut WorkingSet, worker: &str) -> Result<(), Halt> {
     Ok(())
 }
 
-/// The worker serves no more than the namespaces of its new key, also if it was registered before.
+/// Limits the worker to the namespaces of its new key, even if it was registered before.
 fn narrow(set: &mut WorkingSet, worker: &str, allowed: &[String]) -> Result<(), Halt> {
     let Some(known) = set.find_worker(worker)?.cloned() else { return Ok(()) };
     let served = match &known.capabilities.namespaces {
@@ -208,15 +209,16 @@ fn narrow(set: &mut WorkingSet, worker: &str, allowed: &[String]) -> Result<(), 
 /// Exchanges a join token for the key of a worker.
 #[derive(Clone, Debug)]
 pub struct Enroll {
-    /// The name of the join token, and its digest: a token that was created anew with this name is another one.
+    /// The name of the join token. It is checked together with the digest, because a token that was created again with the same name is a
+    /// different one.
     pub token: String,
     /// The digest of the join token.
     pub token_digest: String,
-    /// The worker that enrolls, and for which the new key speaks.
+    /// The worker that enrolls. The new key speaks for it.
     pub worker: WorkerId,
     /// The digest of the worker's new key.
     pub digest: String,
-    /// The agent that enrolls; `None`: not told.
+    /// The agent that enrolls; `None` if it did not send its instance.
     pub instance: Option<InstanceId>,
 }
 
@@ -244,15 +246,15 @@ impl Operation for Enroll {
             return Err(Rejection::JoinTokenFor(worker.clone()).into());
         }
         let earlier: Vec<String> = set.api_keys_of(&self.worker)?.map(name_of).collect();
-        // Only a token that names the worker may take over its name: the tasks of that worker go to whoever has its key.
+        // Only a token that names the worker may take over its name, because the tasks of that worker go to whoever has its key.
         let replaces = token.worker.is_some();
         if !replaces && (!earlier.is_empty() || set.observed_worker(&self.worker)?.is_some()) {
             return Err(Rejection::WorkerTaken(self.worker.clone()).into());
         }
-        // Its registration would be refused, and the agent that works under the name would have lost its key.
+        // Otherwise the worker's registration would be refused later, after the agent that works under the name has lost its key.
         let is_of_other = |known: &&Worker| match self.instance {
             Some(instance) => !known.may_become(instance),
-            // Somebody who does not say who enrolls is not the agent that is there.
+            // A caller that does not send its instance can't be the agent that already works under the name.
             None => known.instance.is_some() && known.shown_status() != WorkerStatus::Offline,
         };
         if let Some(known) = set.observed_worker(&self.worker)?.filter(is_of_other) {

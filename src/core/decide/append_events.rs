@@ -9,7 +9,7 @@ use crate::reply::Recorded;
 use crate::row_keys::RowKeys;
 use crate::working_set::{Halt, WorkingSet};
 
-/// Stands for the first event of a run that is not kept, and for all that follow.
+/// Replaces the first event of a run that exceeds the limit. The events after it are dropped.
 const CUT: &str = r#"{"phase":"events_cut","text":"the run has too many events; the rest is not kept"}"#;
 
 /// Records events of a run. Events whose `seq` this lease has sent before are skipped.
@@ -19,7 +19,7 @@ pub struct AppendEvents {
     pub task: TaskId,
     /// The lease of the run: the active one, or the last one if none is active.
     pub lease: LeaseId,
-    /// Refuses them if the lease is another worker's.
+    /// Rejects the events if another worker has the lease; `None`: any worker may have it.
     pub worker: Option<WorkerId>,
     /// The events in the order of their `seq`.
     pub events: Vec<NewEvent>,

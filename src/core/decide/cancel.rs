@@ -37,7 +37,7 @@ impl Operation for Cancel {
         task.updated_at = set.stamp();
         if task.status == Status::Queued {
             set.audit(Action::TaskCancelled, EntityType::Task, id, &Actor::Api, "while queued");
-            // An earlier attempt may have failed; but the task ends because that was requested.
+            // An earlier attempt may have failed, but the task ends because of the request.
             let at = set.now();
             task.failure = task.failure.take().map(|failure| failure.of_cancelled(at));
             finish(set, &mut task, Status::Cancelled);

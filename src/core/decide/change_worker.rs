@@ -1,4 +1,4 @@
-//! Registers a worker, or changes what it says of itself.
+//! Registers a worker, or changes what it reports about itself.
 
 use super::presence::{audit_return, see};
 use crate::Ms;
@@ -50,7 +50,8 @@ impl Operation for WorkerChange {
         }
         worker.last_seen = now;
         worker.lost = false;
-        // The agent that had the name has stopped. If it were still remembered, no other one that this caller registers could ever work.
+        // The agent that had the name has stopped. If the worker kept that agent's instance, no other agent that this caller registers
+        // could ever work.
         if change.instance.is_none() && before.shown_status() == WorkerStatus::Offline && worker.status != WorkerStatus::Offline {
             worker.instance = None;
         }
@@ -78,7 +79,7 @@ impl Operation for WorkerChange {
     }
 }
 
-/// What a change is about, for the audit trail: the status, and what is paused.
+/// What has changed, for the audit trail: the status and the pauses.
 fn changes(before: &Worker, worker: &Worker) -> String {
     let mut told = Vec::new();
     if before.status != worker.status {
@@ -93,11 +94,11 @@ fn changes(before: &Worker, worker: &Worker) -> String {
     told.join(", ")
 }
 
-/// Pauses of each kind that an audit entry tells.
+/// The maximum number of pauses of each kind that an audit entry lists.
 const TOLD_CHANGES: usize = 5;
 
-/// When the pause ends, at most an hour from now, whatever the worker says. If it says the same again, the end stays for half of that time, so that
-/// not each repetition is a change.
+/// When the pause ends, which is at most an hour from now, whatever the worker reports. If it reports the same pause again, the end stays
+/// for half of that time, so that not every repetition is a change.
 fn bounded_end(pause: &Pause, before: &[Pause], now: Ms) -> Ms {
     if pause.until <= now + TOLD_PAUSE_MS {
         return pause.until;
@@ -107,7 +108,7 @@ fn bounded_end(pause: &Pause, before: &[Pause], now: Ms) -> Ms {
     ends.filter(is_long).max().unwrap_or(now + TOLD_PAUSE_MS)
 }
 
-/// The refusal of an agent whose name another one has.
+/// The rejection of an agent whose name another agent has.
 pub(super) fn other_agent(worker: &Worker, now: Ms) -> Rejection {
     Rejection::OtherAgent { worker: worker.id.clone(), seen_ago: (now - worker.last_seen).max(0) }
 }

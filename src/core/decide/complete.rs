@@ -63,7 +63,7 @@ impl Operation for Completion {
     }
 }
 
-/// The object with the output must still be there after the commit.
+/// Checks that the object with the output will still exist after the commit.
 fn check_object(set: &WorkingSet, completion: &Completion) -> Result<(), Rejection> {
     match &completion.object {
         Some(object) if set.now() > object.until => Err(Rejection::ObjectTooOld),
@@ -71,7 +71,8 @@ fn check_object(set: &WorkingSet, completion: &Completion) -> Result<(), Rejecti
     }
 }
 
-/// A late completion is accepted, because its work has been paid for: the lease expired and no later lease was made.
+/// Whether the completion is late but still acceptable: the lease expired, and no later lease was made. It is accepted because its work has
+/// been paid for.
 fn is_late(task: &TaskState, past: &PastLease) -> bool {
     matches!(task.status, Status::Queued | Status::Dead)
         && past.status == LeaseStatus::Expired
@@ -79,7 +80,7 @@ fn is_late(task: &TaskState, past: &PastLease) -> bool {
 }
 
 fn late(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: &Completion) -> Result<Completed, Halt> {
-    // If no heartbeat had arrived, the expiry has already given the attempt back; it must not be given back twice.
+    // If no heartbeat had arrived, the expiry has already given the attempt back. It must not be given back twice.
     let keep_attempt = completion.keep_attempt && past.last_heartbeat > past.started_at;
     let worker = past.worker_id.clone();
     let end = End::of(set, &task, completion, &worker, keep_attempt)?;
@@ -102,7 +103,7 @@ fn late(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: 
     Ok(conclude(set, task, lease, &worker, completion, end))
 }
 
-/// The run has ended too late to change the task, but it has cost what it cost.
+/// Adds the usage of a run that ended too late to change the task, because its cost was incurred anyway.
 fn count_usage(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: &Completion) -> TaskState {
     if let (None, Some(usage)) = (past.usage, completion.usage) {
         let actor = Actor::Worker(past.worker_id.clone());
@@ -116,7 +117,7 @@ fn count_usage(set: &mut WorkingSet, mut task: TaskState, past: PastLease, compl
         task.usage.get_or_insert_default().add(usage);
         task.updated_at = set.stamp();
         if let Some(failure) = over_budget {
-            // No worker is to get it any more.
+            // No worker may get the task any more.
             retry(set, &mut task, Retry { give_back: false, wait: Wait::No, session_worker: None, failure, actor }, Next::Dead);
         }
         task.revision = set.put_task(task.clone());
@@ -124,7 +125,7 @@ fn count_usage(set: &mut WorkingSet, mut task: TaskState, past: PastLease, compl
     task
 }
 
-/// What becomes of the task.
+/// What happens to the task.
 enum End {
     Success,
     Failed(Failure),
@@ -135,7 +136,8 @@ impl End {
     fn of(set: &WorkingSet, task: &TaskState, completion: &Completion, worker: &WorkerId, keep_attempt: bool) -> Result<Self, Halt> {
         let Some(reason) = completion.failed_for() else { return Ok(Self::Success) };
         let failure = Failure { reason, message: completion.error_message.clone().unwrap_or_default(), at: set.now() };
-        // A run that fills one disk fills another. One more worker may try, because the first one may be short of room by itself.
+        // A run that fills one disk would also fill another. Only one more worker may try, because the first one may have been short of
+        // space for its own reasons.
         let is_second = reason == Reason::DiskLimit && task.failure.as_ref().is_some_and(|last| last.reason == Reason::DiskLimit);
         if (!completion.retryable || is_second) && !task.cancel_requested {
             return Ok(Self::Failed(failure));
@@ -146,7 +148,7 @@ impl End {
         let cause = Retry {
             give_back: keep_attempt,
             wait: completion.retry_at.map_or(Wait::Backoff, Wait::Until),
-            // If the program could not be started, or had too little room, the next attempt may go to another worker.
+            // If the program could not be started, or had too little space, the next attempt may go to another worker.
             session_worker: (!matches!(reason, Reason::SpawnFailed | Reason::DiskLimit)).then(|| worker.to_owned()),
             failure,
             actor: Actor::Worker(worker.clone()),
@@ -156,7 +158,7 @@ impl End {
     }
 }
 
-/// The failure of a task of whose budget the attempt has left nothing: another one could not do anything.
+/// The failure of a task if the attempt has used up its budget, so that another attempt could not do anything.
 fn over_budget(task: &TaskState, completion: &Completion, last: &Failure) -> Option<Failure> {
     let mut usage = task.usage.unwrap_or_default();
     usage.add(completion.usage?);

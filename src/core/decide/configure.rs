@@ -5,7 +5,7 @@ use crate::masked_urls::masked_url;
 use crate::operation::Operation;
 use crate::working_set::{Halt, WorkingSet};
 
-/// Names of the stored settings.
+/// The name of the stored URL of the control plane.
 pub const MEMBRIDGE_SERVER_URL: &str = "membridge_server_url";
 /// The name of the stored key of the control plane.
 pub const MEMBRIDGE_ADMIN_KEY: &str = "membridge_admin_key";

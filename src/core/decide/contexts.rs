@@ -5,10 +5,10 @@ use crate::operation::Operation;
 use crate::row_keys::RowKeys;
 use crate::working_set::{Halt, WorkingSet};
 
-/// Has the next run of a context begin a new session. A run that has its lease already goes on, with the session that it has.
+/// Makes the next run of a context begin a new session. A run that already has its lease goes on with its session.
 #[derive(Clone, Debug)]
 pub struct ResetContext {
-    /// The context whose conversation ends. It need not have any tasks.
+    /// The context whose conversation ends. It does not need to have any tasks.
     pub context_id: String,
 }
 
@@ -24,7 +24,7 @@ impl Operation for ResetContext {
     }
 
     fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
-        // Agents compare it with that of the session which they keep, so no two resets of a context have the same time.
+        // Agents compare this time with the time of the session that they keep, so two resets of a context must not have the same time.
         let before = set.loaded.context_resets.get(&self.context_id);
         let reset_at = before.map_or(set.now(), |before| set.now().max(before + 1));
         set.audit(Action::ContextReset, EntityType::Context, &self.context_id, &Actor::Api, "");

@@ -13,17 +13,17 @@ use crate::reply::{ChangedProject, StoredMemory};
 use crate::row_keys::RowKeys;
 use crate::working_set::{Halt, WorkingSet};
 
-/// Adds an agent whose name is free. Of an agent that has an instance, the same registration again changes nothing: its agent repeats it, to find
-/// out whether it was lost.
+/// Adds an agent with a new name. If the agent has an instance, repeating its registration changes nothing. It repeats the registration to
+/// find out whether the first one was lost.
 #[derive(Clone, Debug)]
 pub struct RegisterAgent {
     /// `registered_at` and `last_seen` are set here.
     pub agent: Agent,
-    /// Whether its details have the instance of its agent.
+    /// Whether its details contain the instance of its agent.
     pub is_repeatable: bool,
 }
 
-/// Whether the two say the same, but for what heartbeats change.
+/// Whether the two registrations are the same, apart from what heartbeats change.
 fn is_same(one: &Agent, other: &Agent) -> bool {
     one.url == other.url && one.status == other.status && one.capabilities == other.capabilities && one.details == other.details
 }
@@ -84,22 +84,22 @@ impl Operation for RemoveAgent {
     }
 }
 
-/// The heartbeat of a node of a project. It makes the project known, and renews the lease of its leader.
+/// The heartbeat of a node of a project. It creates the project if necessary, and renews the lease of its leader.
 #[derive(Clone, Debug)]
 pub struct RecordNode {
     /// The project for which the node reports.
     pub canonical_id: String,
     /// The name that a new project gets, if it is free.
     pub name: String,
-    /// The name of the node. If an agent has this name, the heartbeat counts as a sign of its life.
+    /// The name of the node. If an agent has this name, the heartbeat counts as the agent's sign of life.
     pub node_id: String,
-    /// What is absent keeps its value.
+    /// The number of observations of the node's copy; `None` keeps its value.
     pub obs_count: Option<i64>,
     /// The digest of the node's copy of the memory; `None` keeps its value.
     pub db_sha: Option<String>,
     /// The node's addresses; `None` keeps their value.
     pub ip_addrs: Option<Vec<String>>,
-    /// What the node calls the project; `None` keeps its value.
+    /// The node's own name for the project; `None` keeps its value.
     pub project_id: Option<String>,
 }
 
@@ -181,12 +181,12 @@ fn new_project(canonical_id: &str, name: &str, source: Source, now: Ms) -> Proje
     }
 }
 
-/// Adds a project, or names one that heartbeats made known.
+/// Adds a project, or sets the name of one that heartbeats created.
 #[derive(Clone, Debug)]
 pub struct RegisterProject {
     /// The name that the project gets. No other project may have it.
     pub name: String,
-    /// The id that follows from the name.
+    /// The id that is derived from the name.
     pub canonical_id: String,
 }
 
@@ -221,7 +221,7 @@ impl Operation for RegisterProject {
 /// Removes a project with its nodes and memories, by its name or its canonical id.
 #[derive(Clone, Debug)]
 pub struct RemoveProject {
-    /// The name or the canonical id of the project; a name counts more.
+    /// The name or the canonical id of the project. If both match, the name wins.
     pub project: String,
 }
 
@@ -243,17 +243,17 @@ impl Operation for RemoveProject {
     }
 }
 
-/// Gives the leadership of a project to a node, for a time. Whoever led it before leads it no more: its term is over.
+/// Gives the leadership of a project to a node for a limited time. The term of the previous leader ends.
 #[derive(Clone, Debug)]
 pub struct SelectLeader {
     /// The canonical id of the project.
     pub canonical_id: String,
-    /// The node that is to lead: a node of the project, or a registered agent.
+    /// The node that will lead: a node of the project, or a registered agent.
     pub node_id: String,
     /// How long the leadership lasts without a heartbeat of the leader, in ms.
     pub lease_ms: i64,
-    /// The term that the caller has seen, if only that one may be replaced. Then the selection begins a new one in any case, so that nobody
-    /// else who has seen the same term is selected.
+    /// The term that the caller has read, if only that term may be replaced. The selection then always begins a new term, so that nobody
+    /// else who has read the same term can be selected.
     pub term: Option<i64>,
 }
 
@@ -274,7 +274,7 @@ impl Operation for SelectLeader {
         if let Some(seen) = self.term.filter(|seen| *seen != project.term) {
             return Err(Rejection::TermChanged { seen, now: project.term }.into());
         }
-        // Else a node that leads already keeps its term: what it has begun goes on.
+        // Otherwise a node that already leads keeps its term, so that what it has begun goes on.
         if self.term.is_some() || project.primary(set.now()) != Some(&self.node_id) {
             project.term += 1;
         }
@@ -295,11 +295,11 @@ pub struct StoreMemory {
     pub node_id: String,
     /// The term in which the node led the project before the snapshot was fetched.
     pub term: i64,
-    /// The SHA-256 digest of the snapshot, in hexadecimal. If the newest version has the same, nothing is stored but the job.
+    /// The SHA-256 digest of the snapshot, in hexadecimal. If the newest version has the same digest, only the job is stored.
     pub sha256: String,
     /// The size of the snapshot in bytes, before its encoding as base64.
     pub bytes: i64,
-    /// As base64.
+    /// The snapshot as base64.
     pub content: Arc<str>,
     /// The record of the push; its status and detail are set here.
     pub job: NewJob,
@@ -350,7 +350,7 @@ impl Operation for StoreMemory {
     }
 }
 
-/// Whether the node leads the project now.
+/// Checks that the node leads the project now.
 fn leads(project: &Project, node: &str, now: Ms) -> Result<(), Halt> {
     match project.role(node, now) {
         Role::Primary => Ok(()),
@@ -358,7 +358,7 @@ fn leads(project: &Project, node: &str, now: Ms) -> Result<(), Halt> {
     }
 }
 
-/// Keeps the record of a job that stored nothing.
+/// Stores the record of a job that did not store a memory.
 #[derive(Clone, Debug)]
 pub struct RecordJob {
     /// The job to record.

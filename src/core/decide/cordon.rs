@@ -16,7 +16,7 @@ use crate::working_set::{Halt, WorkingSet};
 pub struct Cordon {
     /// The worker to cordon, uncordon or drain.
     pub worker: WorkerId,
-    /// Which of these is done.
+    /// Which of these to do.
     pub change: CordonChange,
 }
 

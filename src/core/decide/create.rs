@@ -16,11 +16,11 @@ use crate::row_keys::{AFTER_ALL, RowKeys};
 use crate::task::{Session, Status, TaskSpec, TaskState};
 use crate::working_set::{Halt, WorkingSet, need};
 
-/// Creates all of these tasks or none. The ids in the specs are ignored and assigned here, and projects are found by their names or ids. A task that exists already, by its Kubernetes
-/// object or by its idempotency key, is not created again.
+/// Creates all of these tasks or none. Ids are assigned here, and those in the specs are ignored. Projects are looked up by their names or
+/// ids. A task that already exists, by its Kubernetes object or by its idempotency key, is not created again.
 #[derive(Clone, Debug)]
 pub struct Create {
-    /// What the clients ask for. The reply has one task for each, in this order.
+    /// The tasks that the clients ask for. The reply has one task for each, in this order.
     pub tasks: Vec<TaskSpec>,
 }
 
@@ -68,7 +68,7 @@ impl Operation for Create {
     }
 }
 
-/// Checks everything that could reject the call, before anything is changed. Returns what the call uses of its key's quota.
+/// Checks everything that could reject the call, before anything is changed. Returns how much the call uses of its key's quota.
 fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<Option<Used>, Halt> {
     let mut added = Added::default();
     let mut keys: HashMap<&str, &TaskSpec> = HashMap::new();
@@ -76,13 +76,13 @@ fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<Option<Used>, Halt> {
         check_names(spec)?;
         if let Some(earlier) = earlier(set, spec)? {
             if set.find_task(earlier.id)?.is_none() {
-                // The task was removed since the look-up, so the key is free again.
+                // The task was removed after the look-up, so the key is free again.
                 return Err(need(|keys| {
                     keys.idempotency.extend(spec.idempotency_key.clone());
                     keys.objects.extend(spec.object.iter().map(|object| object.uid));
                 }));
             }
-            // An object stands for its task, whatever was edited in it since.
+            // An object stands for its task, even if the object was edited since.
             if !is_of_same_object(&earlier, spec) && !is_same_spec(&earlier, spec) {
                 return Err(conflict(spec));
             }
@@ -113,7 +113,7 @@ fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<Option<Used>, Halt> {
     if added.tasks == 0 { Ok(None) } else { quotas::check(set, added) }
 }
 
-/// The task with what it keeps of the project that it names.
+/// The task, with a copy of the fields that it keeps of its project.
 fn with_project(set: &WorkingSet, spec: &TaskSpec) -> Result<TaskSpec, Halt> {
     let Some(named) = &spec.project else { return Ok(spec.clone()) };
     let known = set.named_project(&named.name)?.ok_or_else(|| Rejection::UnknownProject(named.name.clone()))?;
@@ -121,8 +121,8 @@ fn with_project(set: &WorkingSet, spec: &TaskSpec) -> Result<TaskSpec, Halt> {
     Ok(TaskSpec { project: Some(project), ..spec.clone() })
 }
 
-/// The task with what it keeps of its inputs. Without a path, an input gets the name of its file. The files of runs go with their own
-/// tasks. Whether the caller may use an upload is checked before the command.
+/// The task, with a copy of the fields that it keeps of its inputs. An input without a path gets the name of its file. Files of runs are
+/// refused, because they are removed with their own tasks. Whether the caller may use an upload is checked before the command.
 fn with_inputs(set: &WorkingSet, mut spec: TaskSpec) -> Result<TaskSpec, Halt> {
     let mut unknown = Vec::new();
     for input in &mut spec.inputs {
@@ -148,7 +148,7 @@ fn conflict(spec: &TaskSpec) -> Halt {
     Rejection::IdempotencyConflict(spec.idempotency_key.clone().unwrap_or_default()).into()
 }
 
-/// Refuses names that would let a task into the contexts and keys of a namespace that is not its own.
+/// Rejects names that would give a task access to contexts and keys of a namespace that is not its own.
 fn check_names(spec: &TaskSpec) -> Result<(), Rejection> {
     let names = [
         ("context_id", Some(&spec.context_id)),
@@ -185,7 +185,7 @@ fn is_of_same_object(a: &TaskSpec, b: &TaskSpec) -> bool {
 }
 
 fn is_same_spec(a: &TaskSpec, b: &TaskSpec) -> bool {
-    // A submit key must not be shown the task of another owner, nor a member key that of another team.
+    // A submit key must not see the task of another owner, and a member key must not see the task of another team.
     let is_of_same_owner = a.owner == b.owner || (a.team.is_some() && a.team == b.team);
     a.context_id == b.context_id && a.agent_slug == b.agent_slug && a.prompt == b.prompt && is_of_same_owner
 }
@@ -193,7 +193,7 @@ fn is_same_spec(a: &TaskSpec, b: &TaskSpec) -> bool {
 fn insert(set: &mut WorkingSet, wanted: &TaskSpec) -> Result<CreatedTask, Halt> {
     let before =
         if wanted.session == Session::Context { Some(newest_in_context(set, &wanted.context_id)?.unwrap_or_default()) } else { None };
-    // The id sorts after those of all tasks that it may wait for. Waiting for earlier tasks only, tasks never wait in a cycle.
+    // The id sorts after the ids of all tasks that it may wait for. Because tasks wait only for earlier tasks, they never wait in a cycle.
     before.iter().chain(&wanted.depends_on).for_each(|id| set.ids.rise_above(*id));
     let id = set.ids.next_id();
     let spec = Arc::new(TaskSpec { id, ..with_inputs(set, with_project(set, wanted)?)? });

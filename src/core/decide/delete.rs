@@ -1,4 +1,4 @@
-//! Removes a finished task on request. Retention removes tasks by their age, see `Maintenance` in the crate `bloom-database`.
+//! Removes a finished task on request. Retention removes tasks by their age; see `Maintenance` in the crate `bloom-database`.
 
 use crate::audit::{Action, Actor, EntityType};
 use crate::ids::TaskId;
@@ -38,14 +38,14 @@ impl Operation for Delete {
         if !task.status.is_final() {
             return Err(Rejection::CannotDelete(task.status).into());
         }
-        // What this batch writes for the task must be in the database before it can be removed from there.
+        // The rows that this batch writes for the task must be in the database before they can be removed from there.
         if set.dirty.tasks.contains(&id) {
             return Err(need(|keys| keys.tasks.insert(id)));
         }
         let task = task.clone();
         set.audit(Action::TaskDeleted, EntityType::Task, id, &Actor::Admin, format!("was {}", task.status));
         set.remove_task(&task);
-        // It has finished, but tasks that also wait for others look at it again. They find that it is gone.
+        // It has finished, but tasks that also wait for other tasks check it again, and then find that it is gone.
         set.wake(Subject::Dependents(id));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Changes what a client asked for, while the task is queued: when it runs, before which others, for how long and how much, and its labels.
+//! Changes a queued task: its priority, the time before which it does not run, the limits of its runs, and its labels.
 
 use std::collections::BTreeMap;
 
@@ -20,16 +20,16 @@ use crate::working_set::{Halt, WorkingSet};
 pub struct Edit {
     /// The task to change.
     pub task: TaskId,
-    /// The other priority: 0..=9; 9 is the most urgent.
+    /// The new priority, 0..=9; 9 is the most urgent.
     pub priority: Option<i64>,
-    /// `Some(None)`: it may run at once.
+    /// The new earliest time of its run; `Some(None)`: it may run at once.
     pub not_before: Option<Option<Ms>>,
-    /// Other limits of its runs.
+    /// New limits of its runs.
     pub limits: LimitChange,
     /// New values of labels by name; `None` removes the label. Other labels stay.
     pub labels: BTreeMap<String, Option<String>>,
-    /// The labels of the task's spec, which it has until they are edited for the first time. A spec never changes, so the caller may read
-    /// it before the commit.
+    /// The labels of the task's spec, which apply until the labels are edited for the first time. A spec never changes, so the caller may
+    /// read it before the commit.
     pub first_labels: BTreeMap<String, String>,
 }
 
@@ -61,7 +61,7 @@ impl Operation for Edit {
             changes.push(format!("not_before {} to {}", time(before.not_before), time(not_before)));
         }
         changes.extend(task.limit_to(self.limits));
-        // Its next run could not do anything, and would be its end.
+        // Without any budget left, its next run could not do anything, and would end the task.
         if self.limits.budget.is_some()
             && let Some((_, spent)) = task.budget_after(task.usage.unwrap_or_default()).filter(|(left, _)| *left <= 0.0)
         {

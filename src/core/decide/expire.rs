@@ -12,8 +12,8 @@ use crate::row_keys::RowKeys;
 use crate::task::{ActiveLease, Failure, LeaseStatus, Reason, Status, TaskState};
 use crate::working_set::{Halt, WorkingSet};
 
-/// How long the result of a query for due leases is valid. Gaps between service marks up to this length are no outage, so no outage can
-/// hide between query and decision.
+/// How long the result of a query for due leases is valid. Gaps between service marks up to this length do not count as an outage, so no
+/// outage can go unnoticed between query and decision.
 const TRUSTED_FOR_MS: Ms = 1_500;
 
 /// Ends the lease if it is due; otherwise sets the time of the next check.
@@ -23,7 +23,7 @@ pub struct ExpireLease {
     pub task: TaskId,
     /// The lease that was found to be due. If it has ended, nothing happens.
     pub lease: LeaseId,
-    /// What is known of the last outage, and when the lease was found.
+    /// The last outage, and when the lease was found to be due.
     pub grace: Grace,
 }
 
@@ -48,7 +48,7 @@ impl Operation for ExpireLease {
         // If the clock has stepped back since the outage, `resumed_at` is in the future.
         let graced_until = grace.resumed_at.min(now) + grace.grace_ms.min(lease.ttl_ms);
         let due_at = lease.expires_at.max(graced_until);
-        // The lease must also have been due when it was found: if the clock has stepped forward since then, being due now proves nothing.
+        // The lease must also have been due when it was found. If the clock has stepped forward since then, being due now proves nothing.
         if due_at > grace.found_due_at.map_or(now, |at| at.min(now)) {
             if lease.check_at != due_at {
                 let mut task = task.clone();
@@ -59,7 +59,7 @@ impl Operation for ExpireLease {
         }
         let message = format!("lease on worker {} expired", lease.worker_id);
         let cause = Retry {
-            // If the lease was delivered with its task and no heartbeat has arrived, the delivery may have been lost, so the attempt does
+            // If the task was delivered with its lease and no heartbeat has arrived, the delivery may have been lost, so the attempt does
             // not count.
             give_back: lease.origin.is_delivered() && task.status == Status::Leased,
             wait: Wait::No,
@@ -79,7 +79,8 @@ impl Operation for ExpireLease {
     }
 }
 
-/// A lease that seems to last longer than its TTL was renewed before the clock stepped back. It is set to last one TTL from now.
+/// Handles a lease that seems to last longer than its TTL, because it was renewed before the clock stepped back. It is changed to last one
+/// TTL from now.
 fn clamp(set: &mut WorkingSet, id: TaskId) -> Due {
     let now = set.now();
     let Ok(Some(task)) = set.find_task(id) else { return Due::Done };
@@ -92,26 +93,26 @@ fn clamp(set: &mut WorkingSet, id: TaskId) -> Due {
     Due::Later(due_at)
 }
 
-/// How long a run of the task may last, with the question that it asks now.
+/// The longest time that a run of the task may last, including the question that it currently asks.
 fn longest_ms(task: &TaskState) -> i64 {
     hard_end(0, task) + task.question.as_ref().map_or(0, |question| question.put_off_ms)
 }
 
-/// The lease lasts one TTL from `at`, and its run no longer than one that starts at `at`.
+/// Makes the lease last one TTL from `at`, and its run no longer than a run that starts at `at`.
 fn last_from(lease: &mut ActiveLease, at: Ms, longest_ms: i64) {
     lease.hard_end_at = lease.hard_end_at.map(|end| end.min(at + longest_ms));
     lease.expires_at = lease.hard_end_at.map_or(at + lease.ttl_ms, |end| end.min(at + lease.ttl_ms));
     lease.check_at = lease.check_at.min(lease.expires_at);
 }
 
-/// The database's clock has stepped by `step_ms`, to `at`. An active lease continues as if it had not.
+/// The database's clock has stepped by `step_ms`, to `at`. An active lease continues as if the clock had not stepped.
 #[derive(Clone, Debug)]
 pub struct ClockStepped {
-    /// The task whose active lease goes on; if it has none, nothing happens.
+    /// The task whose active lease continues. If it has none, nothing happens.
     pub task: TaskId,
-    /// By how much the clock has stepped, in ms; negative if it was set back.
+    /// How far the clock has stepped, in ms; negative if it was set back.
     pub step_ms: i64,
-    /// What the clock showed after the step.
+    /// The time of the clock after the step.
     pub at: Ms,
 }
 
@@ -129,7 +130,7 @@ impl Operation for ClockStepped {
         let mut task = task.clone();
         let longest_ms = longest_ms(&task);
         let Some(lease) = &mut task.lease else { return Ok(()) };
-        // Older and newer leases differ by a whole step here.
+        // This tells leases from before and after the step apart, because their times differ by the whole step.
         let seems_to_last = lease.expires_at.max(lease.check_at);
         let is_older = if step_ms > 0 { lease.started_at < at - step_ms / 2 } else { seems_to_last > at + lease.ttl_ms };
         if is_older {

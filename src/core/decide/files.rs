@@ -18,24 +18,24 @@ pub struct FileOfRun {
     pub task: TaskId,
     /// The lease that the run must hold.
     pub lease: LeaseId,
-    /// Refuses the file if the lease is another worker's; `None`: any worker may have it.
+    /// Rejects the file if another worker has the lease; `None`: any worker may have it.
     pub worker: Option<WorkerId>,
 }
 
-/// Adds a file whose content is stored. A repeat of the same lease finds its first file.
+/// Adds a file whose content is already stored. If the same lease repeats an upload, the reply has its first file.
 #[derive(Clone, Debug)]
 pub struct AddFile {
-    /// The id of the file, under which its content is stored already.
+    /// The id of the file. Its content is already stored under this id.
     pub id: FileId,
     /// The submit or member key that uploads it; empty for other keys, and for the file of a run.
     pub owner: String,
     /// The team that this key has; empty if it has none.
     pub team: String,
-    /// The run that uploads it; `None`: it is an upload for tasks.
+    /// The run that uploads it; `None`: it is a client's upload for tasks.
     pub run: Option<FileOfRun>,
-    /// A relative path, see [`path_problem`](crate::file::path_problem).
+    /// A relative path; see [`path_problem`](crate::file::path_problem).
     pub name: String,
-    /// The media type that the uploader named.
+    /// The media type, as the uploader named it.
     pub content_type: String,
     /// The size of the content in bytes.
     pub bytes: i64,
@@ -43,9 +43,9 @@ pub struct AddFile {
     pub sha256: String,
     /// `Input` for an upload, `Output` or `GitDiff` for the file of a run.
     pub kind: FileKind,
-    /// Where the object store has the content; `None`: the database has it.
+    /// The location of the content in the object store; `None`: the content is in the database.
     pub object_url: Option<String>,
-    /// It must be decided before this time. Contents without a file are removed later than this.
+    /// The command must be decided before this time. Contents without a file are removed only later than this.
     pub until: Ms,
 }
 

@@ -4,7 +4,8 @@ use crate::task::{Session, Status, TaskState};
 use crate::wakeup::Subject;
 use crate::working_set::WorkingSet;
 
-/// Wakes the tasks that wait for this one, if there are any. If it is not over, only those that wait for its context or its key are woken.
+/// Wakes the tasks that wait for this one, if there are any. If the task is not over, wakes only those that wait for its context or its
+/// key.
 pub(super) fn wake_successors(set: &mut WorkingSet, task: &TaskState, is_over: bool) {
     if !task.has_dependents {
         return;

@@ -17,9 +17,9 @@ use crate::task::{ActiveLease, Parked, Session, Status, TaskState};
 use crate::worker::{MAX_CONCURRENCY, Worker};
 use crate::working_set::{ContextView, Halt, Slots, WorkingSet, need, unless_locked};
 
-/// A lease by claim or push ends at the latest this long after the time limit of its run.
+/// How long after the time limit of its run a lease by claim or push ends at the latest.
 const HARD_END_SLACK_MS: i64 = 60_000;
-/// For the files of a task, which the time limit of its run does not count. The agent has limits of its own for each step.
+/// Additional time for the files of a task, which the time limit of its run does not include. The agent has a separate limit for each step.
 const FILES_MS: i64 = 30 * 60_000;
 
 /// Leases a task to a worker. `origin` distinguishes lease calls from dispatch calls.
@@ -27,11 +27,11 @@ const FILES_MS: i64 = 30 * 60_000;
 pub struct Lease {
     /// The task to lease.
     pub task: TaskId,
-    /// The worker that gets the lease, or those to look at first.
+    /// The worker that gets the lease, or the workers to look at first.
     pub choice: Choice,
     /// How long the lease lasts without a heartbeat, in ms.
     pub ttl_ms: i64,
-    /// `Call` or `Dispatch`; a dispatch call chooses only workers with a URL.
+    /// `Call` or `Dispatch`. A dispatch call chooses only workers with a URL.
     pub origin: Origin,
 }
 
@@ -102,7 +102,7 @@ fn named(set: &WorkingSet, task: &TaskState, id: &str, origin: Origin) -> Result
     if origin.is_pushed() && worker.url.is_empty() {
         return Err(Rejection::NoUrl(worker.id.clone()).into());
     }
-    // Naming a worker skips the choice only: the worker must still be allowed to run the task.
+    // Naming a worker only skips the choice. The worker must still be allowed to run the task.
     if !placement::may_pick(worker, task.requirement()) {
         return Err(Rejection::NoWorker.into());
     }
@@ -153,8 +153,8 @@ pub(super) fn best(
     Ok(placement::best(candidates, required.agent_slug, sticky).map(|worker| worker.id.clone()))
 }
 
-/// Whether the known slots are good enough to decide. The cache's view is, unless the database has refused it in a first try, or the worker
-/// may hold more tasks than it has slots.
+/// Whether the known slots are reliable enough to decide. The cache's slots are, unless the database refused them in a first try, or the
+/// worker may hold more tasks than it has slots.
 fn is_sure(set: &WorkingSet, worker: &Worker) -> bool {
     set.slots(&worker.id).exact || !(set.exact || worker.recount_slots)
 }
@@ -188,8 +188,8 @@ impl Operation for Claim {
         }
     }
 
-    /// Leases candidates to the worker, up to its free slots. Blocked candidates are parked; those that can't be leased any more are
-    /// counted as missed. Those of closed queues stay as they are.
+    /// Leases candidates to the worker, up to its free slots. Blocked candidates are parked. Candidates that can't be leased any more are
+    /// counted as missed. Candidates of closed queues stay unchanged.
     fn decide(&self, set: &mut WorkingSet) -> Result<Claimed, Halt> {
         let claim = self;
         let worker = set.worker(&claim.worker)?.clone();
@@ -214,7 +214,7 @@ impl Operation for Claim {
                 missed += 1;
                 continue;
             };
-            // The leases of this batch count too, so the queue may be full by now.
+            // The leases of this batch count too, so the queue may have become full.
             if set.closed(&task.agent_slug)?.is_some() {
                 if !closed.contains(&task.agent_slug) {
                     closed.push(task.agent_slug.clone());
@@ -239,8 +239,8 @@ impl Operation for Claim {
     }
 }
 
-/// Leases made by claims of this agent that it does not know: their delivery was lost. What another agent of the same name has claimed, it
-/// may be running.
+/// The leases from claims of this agent that it does not list, because their delivery was lost. Leases that another agent of the same name
+/// has claimed are left out, because that agent may be running them.
 fn undelivered(set: &WorkingSet, claim: &Claim) -> Result<Vec<TaskState>, Halt> {
     let Some(held) = &claim.held else { return Ok(Vec::new()) };
     let ids = set.loaded.worker_tasks.get(&claim.worker).ok_or_else(|| need(|keys| keys.worker_tasks.insert(claim.worker.clone())))?;
@@ -262,7 +262,7 @@ fn undelivered(set: &WorkingSet, claim: &Claim) -> Result<Vec<TaskState>, Halt> 
 /// Candidates that can't be leased now.
 #[derive(Default)]
 struct Blocked {
-    /// Ready tasks that something else blocks.
+    /// Ready tasks that another task blocks: the task, the reason, and the blocker.
     blocked: Vec<(TaskId, Parked, TaskId)>,
     /// Tasks that another program keeps locked, or whose blockers it keeps locked.
     locked: Vec<TaskId>,
@@ -289,7 +289,8 @@ fn blocked(set: &WorkingSet, claim: &Claim) -> Result<Blocked, Halt> {
     if missing == RowKeys::default() { Ok(blocked) } else { Err(Halt::Need(Box::new(missing))) }
 }
 
-/// The context is looked up only after a first try met a conflict: a unique index allows one holder per context, and mostly there is none.
+/// What blocks the task. The context is looked up only after a first try met a conflict, because a unique index allows only one holder per
+/// context, and usually there is none.
 pub(super) fn blocker(set: &WorkingSet, task: &TaskState) -> Result<Option<(Parked, TaskId)>, Halt> {
     let known = set.exact || set.loaded.contexts.contains_key(&task.context_id) || set.context_holders.contains_key(&task.context_id);
     if task.session == Session::Context
@@ -305,11 +306,11 @@ pub(super) fn hard_end(now: Ms, task: &TaskState) -> Ms {
     now + task.longest_run_sec() * 1000 + HARD_END_SLACK_MS + if task.moves_files { FILES_MS } else { 0 }
 }
 
-/// How a lease is made.
+/// The terms on which a lease is made.
 struct Terms {
     origin: Origin,
     ttl_ms: i64,
-    /// The agent that claims it.
+    /// The agent that claims the lease.
     instance: Option<InstanceId>,
 }
 
@@ -322,7 +323,7 @@ fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, Terms { origin, ttl_
     set.loaded.slots.insert(worker.id.clone(), Slots { used: slots.used | 1 << slot, ..slots });
 
     let context_reset_at = set.loaded.context_resets.get(&task.context_id).copied();
-    // It was looked up when the task became ready.
+    // The conversation was looked up when the task became ready. If the context was reset since then, it is over.
     if context_reset_at.is_some_and(|reset_at| task.ready_at.is_none_or(|ready_at| ready_at <= reset_at)) {
         task.conversation = None;
     }

@@ -1,4 +1,4 @@
-//! Ends of leases, and what becomes of their tasks.
+//! Ends of leases, and what happens to their tasks.
 
 use super::finish::{finish, wake_successors};
 use super::readiness::{Park, Readiness, apply, blocked, reserve};
@@ -18,7 +18,7 @@ use crate::working_set::{Halt, Slots, WorkingSet};
 pub struct Release {
     /// The task to hand back.
     pub task: TaskId,
-    /// The lease that is given back. If it is not the active one, the command is rejected.
+    /// The lease that is given back. If it is not the active lease, the command is rejected.
     pub lease: LeaseId,
     /// Why it is given back, for people.
     pub reason: String,
@@ -47,7 +47,7 @@ impl Operation for Release {
     }
 }
 
-/// Takes the lease off the task and keeps its record. The caller decides what becomes of the task.
+/// Takes the lease off the task and records it as ended. The caller decides what happens to the task.
 pub(super) fn end_lease(set: &mut WorkingSet, task: &mut TaskState, status: LeaseStatus) -> Option<ActiveLease> {
     let lease = task.lease.take()?;
     task.question = None;
@@ -88,7 +88,7 @@ fn record(task: &TaskState, lease: &ActiveLease, status: LeaseStatus, now: Ms) -
     }
 }
 
-/// Adds what the completion reports to the record that [`end_lease`] has just made.
+/// Adds the reported results of the run to the record that [`end_lease`] has just made.
 pub(super) fn complete_record(set: &mut WorkingSet, lease: LeaseId, completion: &Completion) {
     if let Some(record) = set.dirty.past_leases.iter_mut().rev().find(|record| record.id == lease) {
         record.completed = true;
@@ -103,7 +103,7 @@ pub(super) fn complete_record(set: &mut WorkingSet, lease: LeaseId, completion: 
 pub(super) enum Wait {
     No,
     Until(Ms),
-    /// Exponential backoff with jitter, by the number of attempts.
+    /// Exponential backoff with jitter, depending on the number of attempts.
     Backoff,
 }
 
@@ -117,7 +117,7 @@ pub(super) struct Retry {
     pub actor: Actor,
 }
 
-/// What becomes of a task whose lease ends without a final answer.
+/// What happens to a task whose lease ends without a final answer.
 pub(super) enum Next {
     Cancelled,
     Dead,
@@ -126,8 +126,8 @@ pub(super) enum Next {
     Queued(Readiness),
 }
 
-/// The task is cancelled if that was requested; otherwise it is queued while attempts remain, and dead after that. All look-ups are done
-/// here, while the lease still exists, so a command that needs more rows has changed nothing.
+/// Decides what happens to the task. It is cancelled if that was requested. Otherwise it is queued while attempts remain, and dead after
+/// that. All look-ups happen here, while the lease still exists, so that a command that needs more rows has changed nothing.
 pub(super) fn plan(set: &WorkingSet, task: &TaskState, cause: &Retry) -> Result<Next, Halt> {
     let is_exhausted = cause.give_back && task.infra_retries >= GIVE_BACKS;
     let attempts = task.attempts - i64::from(cause.give_back);
@@ -142,7 +142,7 @@ pub(super) fn plan(set: &WorkingSet, task: &TaskState, cause: &Retry) -> Result<
         Wait::Until(at) if at > set.now() => return Ok(Next::Later),
         Wait::Until(_) | Wait::No => {}
     }
-    // An earlier task of its context may have come back, or this task may have run out of order by a lease call.
+    // An earlier task of its context may have come back, or this task may have been leased out of order by a lease call.
     let again = TaskState { not_before: None, parked: None, session_worker: cause.session_worker.clone(), ..task.clone() };
     Ok(Next::Queued(match blocked(set, &again, &[], task.id)? {
         Some(readiness) => readiness,
@@ -150,7 +150,7 @@ pub(super) fn plan(set: &WorkingSet, task: &TaskState, cause: &Retry) -> Result<
     }))
 }
 
-/// Carries out the plan, after the lease was taken off the task.
+/// Carries out the plan after the lease was taken off the task.
 pub(super) fn retry(set: &mut WorkingSet, task: &mut TaskState, cause: Retry, next: Next) {
     if cause.give_back && task.infra_retries < GIVE_BACKS {
         task.infra_retries += 1;
@@ -158,7 +158,7 @@ pub(super) fn retry(set: &mut WorkingSet, task: &mut TaskState, cause: Retry, ne
     }
     let detail = format!("{}: {}", cause.failure.reason, cause.failure.message);
     task.failure = Some(match next {
-        // It ends because that was requested; how its lease ended is in the audit entry.
+        // The task ends because of the request. How its lease ended is in the audit entry.
         Next::Cancelled if cause.failure.reason != Reason::Cancelled => {
             let at = cause.failure.at;
             cause.failure.of_cancelled(at)
@@ -179,7 +179,7 @@ pub(super) fn retry(set: &mut WorkingSet, task: &mut TaskState, cause: Retry, ne
                 Wait::Until(at) => at,
                 Wait::No | Wait::Backoff => {
                     let chance = set.ids.draw();
-                    // Attempts that were given back count for the backoff; otherwise a lasting fault would use up all of them within a
+                    // Attempts that were given back count towards the backoff. Otherwise a lasting fault would use up all of them within a
                     // minute.
                     set.now() + delay_ms(task.attempts + task.infra_retries, chance).max(1)
                 }
@@ -197,7 +197,7 @@ pub(super) fn retry(set: &mut WorkingSet, task: &mut TaskState, cause: Retry, ne
         _ => None,
     };
     task.session_worker = cause.session_worker;
-    // Its backoff is kept as its `not_before`, and counts if it is resumed before that.
+    // Its backoff is kept in `not_before`, and applies if the task is resumed before that time.
     let readiness = if task.suspend { Readiness::Park(Park::suspended()) } else { readiness };
     wake_successors(set, task, false);
     apply(set, task, readiness);

@@ -1,7 +1,7 @@
 //! The rules: what each command does to its rows.
 //!
-//! Every function checks first whether it may act and has all rows that it needs, and changes something only then. So a command that is
-//! rejected, or halts for more rows, leaves the working set unchanged.
+//! Every function first checks whether it may act and has all rows that it needs, and only then changes something. A command that is
+//! rejected, or that halts for more rows, therefore leaves the working set unchanged.
 
 pub(super) mod accounts;
 pub(super) mod api_keys;
@@ -40,10 +40,10 @@ pub use configure::{MEMBRIDGE_ADMIN_KEY, MEMBRIDGE_SERVER_URL};
 use super::command::{Command, Operation, Requester};
 use super::working_set::{Halt, WorkingSet};
 
-/// Applies one command. `Ok` may have changed the working set, `Err` has not.
+/// Applies one command. `Ok` may have changed the working set; `Err` has not.
 ///
 /// # Errors
-/// Those of the operation.
+/// The errors of the operation.
 pub fn decide<O: Operation>(set: &mut WorkingSet, command: &Command<O>) -> Result<O::Reply, Halt> {
     set.by.clone_from(&command.by);
     let answer = command.op.decide(set);

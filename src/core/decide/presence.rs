@@ -1,4 +1,4 @@
-//! Whether a worker is there: when it was last seen, and when it counts as offline.
+//! The presence of a worker: when it was last seen, and when it is marked offline.
 
 use crate::Ms;
 use crate::arguments::Loss;
@@ -11,7 +11,7 @@ use crate::wakeup::Subject;
 use crate::worker::{Worker, WorkerStatus};
 use crate::working_set::{Halt, WorkingSet, unless_locked};
 
-/// Records that the worker is seen now. A worker that was marked offline is back.
+/// Records that the worker is seen now. A worker that was marked offline is no longer lost, so its own status is shown again.
 pub(super) fn see(set: &mut WorkingSet, worker: Worker) -> Worker {
     let at = set.now();
     see_at(set, worker, at)
@@ -38,7 +38,7 @@ pub(super) fn audit_return(set: &mut WorkingSet, worker: &Worker) {
 /// Records when these workers were seen.
 #[derive(Clone, Debug)]
 pub struct RecordLastSeen {
-    /// The workers, and when each of them was seen. An earlier time than the recorded one changes nothing.
+    /// The workers, and when each of them was seen. A time that is earlier than the recorded one changes nothing.
     pub last_seen: Vec<(WorkerId, Ms)>,
 }
 
@@ -63,7 +63,7 @@ impl Operation for RecordLastSeen {
             unless_locked(set.find_worker(id))?;
         }
         for (id, at) in last_seen {
-            // A `last_seen` from before the worker was marked offline arrived late. It does not bring the worker back.
+            // A `last_seen` from before the worker was marked offline has arrived late. It must not bring the worker back.
             let is_news = |worker: &&Worker| !(worker.lost && *at < worker.updated_at);
             let is_later = |worker: &&Worker| worker.last_seen < *at || worker.last_seen > set.now();
             if let Some(worker) = unless_locked(set.find_worker(id))?.flatten().filter(is_news).filter(is_later) {
@@ -81,7 +81,7 @@ impl Operation for RecordLastSeen {
 pub struct MarkOffline {
     /// The worker to mark offline.
     pub worker: WorkerId,
-    /// Why it counts as offline.
+    /// Why it is marked offline.
     pub cause: Loss,
 }
 
@@ -96,7 +96,7 @@ impl Operation for MarkOffline {
         keys.workers.insert(self.worker.clone());
     }
 
-    /// Its leases continue: each ends by its own expiry.
+    /// The leases of the worker continue, and each ends by its own expiry.
     fn decide(&self, set: &mut WorkingSet) -> Result<Due, Halt> {
         let (id, cause) = (&self.worker[..], &self.cause);
         let Some(worker) = set.find_worker(id)? else { return Ok(Due::Done) };

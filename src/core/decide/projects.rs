@@ -1,4 +1,4 @@
-//! Projects: creation, deletion, and what agents answered when they were asked for clones.
+//! Projects: their creation and deletion, and the outcomes of clones.
 
 use crate::audit::{Action, Actor, EntityType};
 use crate::ids::WorkerId;
@@ -8,18 +8,18 @@ use crate::rejection::Rejection;
 use crate::row_keys::RowKeys;
 use crate::working_set::{Halt, WorkingSet};
 
-/// Adds a project. Its name must be one ([`is_project_name`](crate::project::is_project_name)), and so must its path.
+/// Adds a project. The caller must have checked its name ([`is_project_name`](crate::project::is_project_name)) and its path.
 #[derive(Clone, Debug)]
 pub struct CreateProject {
-    /// The name of the project, which no other project has.
+    /// The name of the project, which must be unique.
     pub name: String,
-    /// What git clones from.
+    /// The URL that git clones from.
     pub repo_url: String,
-    /// Where agents put the clone; `None` = under the name.
+    /// Where agents put the clone; `None` = in a directory with the project's name.
     pub target_path: Option<String>,
-    /// The worker that clones it if a request names none; `None`: the first that is asked.
+    /// The worker that clones the project if a request names none; `None`: the first worker that is asked.
     pub primary_node_id: Option<WorkerId>,
-    /// What the branches of contexts begin with, before a `/`.
+    /// The prefix of the branches of contexts, which a `/` follows.
     pub branch_prefix: String,
 }
 
@@ -57,13 +57,13 @@ impl Operation for CreateProject {
     }
 }
 
-/// Gives the branches of a project's contexts another prefix, which must be one
+/// Changes the prefix of the branches of a project's contexts. The caller must have checked the new prefix
 /// ([`is_branch_prefix`](crate::project::is_branch_prefix)).
 #[derive(Clone, Debug)]
 pub struct EditProject {
     /// The project to change.
     pub project: ProjectId,
-    /// The prefix of the branches from now on. The one before is remembered.
+    /// The new prefix of the branches. The previous one is kept in a list.
     pub branch_prefix: String,
 }
 
@@ -91,7 +91,7 @@ impl Operation for EditProject {
     }
 }
 
-/// Removes a project and what is known of its clones. The clones themselves stay at the agents.
+/// Removes a project and the records of its clones. The clones themselves stay on the agents' machines.
 #[derive(Clone, Debug)]
 pub struct DeleteProject {
     /// The project to remove.
@@ -113,34 +113,34 @@ impl Operation for DeleteProject {
     }
 }
 
-/// What the agent of one worker answered when it was asked for a clone.
+/// The outcome of a clone on one worker.
 #[derive(Clone, Debug)]
 pub struct NodeClone {
     /// The worker whose agent answered.
     pub node_id: WorkerId,
-    /// Where the clone is, if the agent tells; or why there is none.
+    /// The path of the clone, if the agent reports it, or why there is none.
     pub outcome: Result<Option<String>, String>,
 }
 
-/// What a clone was made for.
+/// The reason for which a clone was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClonedFor {
     /// A call that names the worker, or leaves it to the project.
     Call,
     /// A call to all workers that lack the project.
     Propagation,
-    /// A run: nobody has asked for it by itself.
+    /// A run. Nobody has requested the clone itself.
     Run,
 }
 
-/// Records what agents answered, or have done for a run.
+/// Records the outcomes of clones that agents were asked for, or that they made for a run.
 #[derive(Clone, Debug)]
 pub struct RecordClones {
     /// The project that was cloned.
     pub project: ProjectId,
-    /// What each of the workers answered.
+    /// The outcome on each of the workers.
     pub nodes: Vec<NodeClone>,
-    /// What the clones were made for.
+    /// The reason for which the clones were made.
     pub cloned_for: ClonedFor,
 }
 
@@ -169,7 +169,7 @@ impl Operation for RecordClones {
         let propagated = self.cloned_for == ClonedFor::Propagation;
         let action = if propagated { Action::ProjectPropagated } else { Action::ProjectCloned };
         let status = match (self.cloned_for, failed) {
-            // A run ends a failure; else, what became of the clones that were asked for stays true.
+            // A run only ends a failure. Otherwise the status of the requested clones stays.
             (ClonedFor::Run, 0) if !matches!(known.clone_status, CloneStatus::Pending | CloneStatus::Failed) => known.clone_status,
             (ClonedFor::Propagation, 0) => CloneStatus::Synced,
             (_, 0) => CloneStatus::Cloned,
@@ -180,7 +180,7 @@ impl Operation for RecordClones {
         let stays = self.cloned_for == ClonedFor::Run && status == known.clone_status;
         let error_message = if stays { known.error_message.clone() } else { new_error };
         let named = self.nodes.first().filter(|_| self.cloned_for == ClonedFor::Call).map(|node| &node.node_id);
-        // A primary worker that never had a clone may be a mistyped name: it gives way to a worker that has one.
+        // A primary worker that never had a clone may be a mistyped name, so a worker that has a clone replaces it.
         let never_cloned = |primary: &WorkerId| {
             nodes.get(primary).is_some_and(|node| node.clone_status == CloneStatus::Failed && node.last_sync_at.is_none())
         };
@@ -209,7 +209,7 @@ impl Operation for RecordClones {
     }
 }
 
-/// Workers that an entry of the audit trail names.
+/// The maximum number of workers that an entry of the audit trail lists.
 const SHOWN_NODES: usize = 10;
 
 fn shortened(text: &str) -> String {

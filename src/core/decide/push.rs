@@ -24,7 +24,7 @@ use crate::working_set::{Halt, WorkingSet};
 pub struct Push {
     /// The task to lease.
     pub task: TaskId,
-    /// A worker that is pushed to and was seen to have a free slot.
+    /// A worker that is pushed to and seems to have a free slot.
     pub worker: WorkerId,
     /// How long the lease lasts without a heartbeat, in ms.
     pub ttl_ms: i64,
@@ -57,7 +57,7 @@ impl Operation for Push {
             park(set, id, parked, by);
             return Ok(Pushed::Parked(set.task(id)?.clone()));
         }
-        // A session task has the worker of its session recorded, and its reservation for that worker has ended.
+        // A session task already has the worker of its session recorded, and its reservation for that worker has ended.
         let sticky = match task.session {
             Session::Context => task.session_worker.clone(),
             Session::None => sticky_worker(set.context(&task.context_id)?, set.now()),
@@ -68,14 +68,14 @@ impl Operation for Push {
     }
 }
 
-/// The push of this lease failed.
+/// Handles a failed push, by ending its lease.
 #[derive(Clone, Debug)]
 pub struct EndPush {
     /// The task that was pushed.
     pub task: TaskId,
     /// The lease that was made for the push.
     pub lease: LeaseId,
-    /// How the push failed, and what becomes of the task.
+    /// How the push failed, which decides what happens to the task.
     pub end: PushEnd,
 }
 
@@ -86,7 +86,7 @@ impl Operation for EndPush {
         keys.tasks.insert(self.task);
     }
 
-    /// Changes nothing if the lease has ended: a completion, its expiry or the worker's removal came first.
+    /// Changes nothing if the lease has already ended, by a completion, its expiry or the worker's removal.
     fn decide(&self, set: &mut WorkingSet) -> Result<TaskState, Halt> {
         let Self { task: id, lease, ref end } = *self;
         let task = set.task(id)?;

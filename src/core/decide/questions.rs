@@ -12,33 +12,33 @@ use crate::row_keys::RowKeys;
 use crate::task::TaskState;
 use crate::working_set::{Halt, WorkingSet};
 
-/// How much longer than its question a lease may last: the agent denies what nobody has answered, and then the run goes on.
+/// How much longer than its question a lease may last. The agent denies a question that nobody has answered, and then the run goes on.
 const AFTER_QUESTION_MS: i64 = 60_000;
 
-/// What a run asks.
+/// A question of a run.
 #[derive(Clone, Debug)]
 pub struct NewQuestion {
-    /// The tool that the run wants to use, by the name that the agent's program has for it.
+    /// The tool that the run wants to use, named as in the agent's program.
     pub tool: String,
-    /// JSON text: what the tool is to do.
+    /// The input of the tool, as JSON text.
     pub input: String,
-    /// The questions in words; empty: the run asks whether it may use the tool.
+    /// The questions in words. If there are none, the run asks whether it may use the tool.
     pub texts: Vec<String>,
-    /// For how long answers are taken.
+    /// How long answers are accepted.
     pub limit_ms: i64,
 }
 
-/// Tells what the run of this lease asks a person, or that the question is over. The reply has what the person has answered so far; repeating
-/// the question changes nothing.
+/// Records the question of a lease's run, or that the question is over. The reply has the person's answer, if there is one. Repeating the
+/// question changes nothing.
 #[derive(Clone, Debug)]
 pub struct AskPerson {
     /// The task whose run asks.
     pub task: TaskId,
     /// The lease of the run, which must be the active one.
     pub lease: LeaseId,
-    /// The id of the question, which the agent chose.
+    /// The id of the question, chosen by the agent.
     pub id: QuestionId,
-    /// `None`: the run no longer asks the question of this id.
+    /// `None`: the run no longer asks the question with this id.
     pub question: Option<NewQuestion>,
 }
 
@@ -65,7 +65,7 @@ impl Operation for AskPerson {
         let is_asked = known.is_some();
         let mut task = task.clone();
         if self.question.is_none() && !is_asked {
-            // The call that asks it may still come.
+            // The call that asks this question may still arrive.
             match &mut task.question {
                 Some(other) => other.add_past(self.id),
                 None => task.question = Some(Question::over(self.id, self.lease, set.now())),
@@ -89,7 +89,7 @@ impl Operation for AskPerson {
     }
 }
 
-/// The time during which a person is asked does not count for the run, so its lease may last longer by that much.
+/// Begins a question. The time during which a person is asked does not count as run time, so the lease may last longer by that much.
 fn begin_question(set: &WorkingSet, task: &mut TaskState, asked: &AskPerson, new: &NewQuestion) {
     let now = set.now();
     let longest_ms = hard_end(0, task);
@@ -121,7 +121,7 @@ fn begin_question(set: &WorkingSet, task: &mut TaskState, asked: &AskPerson, new
     });
 }
 
-/// The lease may last longer by the time that the question took, and no more.
+/// Ends the question. The lease may last longer only by the time that the question actually took.
 fn end_question(task: &mut TaskState, now: i64) {
     let Some(over) = task.question.as_mut().filter(|question| !question.is_over) else { return };
     let unused = (over.asked_at + over.put_off_ms - now).clamp(0, over.put_off_ms);
@@ -132,14 +132,14 @@ fn end_question(task: &mut TaskState, now: i64) {
     lease.check_at = lease.check_at.min(lease.expires_at);
 }
 
-/// Answers what the run of a task asks. Its agent takes the answer with its next [`AskPerson`].
+/// Answers the question of a task's run. The agent gets the answer with its next [`AskPerson`].
 #[derive(Clone, Debug)]
 pub struct AnswerQuestion {
     /// The task whose run asks.
     pub task: TaskId,
-    /// Answers only the question of this id; `None`: whatever is asked now.
+    /// Answers only the question with this id; `None`: whatever is asked now.
     pub question: Option<QuestionId>,
-    /// The answer. It needs a text for each question in words if it allows, and none if it denies.
+    /// The answer. If it allows, it needs a text for each question in words; if it denies, it must have none.
     pub answer: Answer,
 }
 

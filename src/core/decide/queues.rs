@@ -11,12 +11,12 @@ use crate::working_set::{Halt, WorkingSet, need};
 /// The name of all queues together in the audit trail.
 const ALL_IN_AUDIT: &str = "*";
 
-/// Pauses, resumes or limits the queue of an agent; [`ALL_QUEUES`] pauses and resumes all of them. Leases that are active go on.
+/// Pauses, resumes or limits the queue of an agent. [`ALL_QUEUES`] pauses and resumes all of them. Active leases continue.
 #[derive(Clone, Debug)]
 pub struct ChangeQueue {
     /// The agent whose queue is changed, or [`ALL_QUEUES`].
     pub agent_slug: String,
-    /// What is changed of it.
+    /// The change.
     pub change: QueueChange,
 }
 

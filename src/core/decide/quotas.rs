@@ -1,4 +1,4 @@
-//! Quotas of submit and member keys: what they may have is changed here, and checked when they create, requeue or upload.
+//! Quotas of submit and member keys: they are changed here, and checked when the keys create or requeue tasks or upload files.
 
 use crate::Ms;
 use crate::api_key::{ApiKey, Quota};
@@ -10,12 +10,12 @@ use crate::working_set::{Halt, QuotaUse, WorkingSet};
 
 const MINUTE_MS: Ms = 60_000;
 
-/// Gives a submit or member key another quota, which counts from its next call on. What it has already stays.
+/// Changes the quota of a submit or member key, from its next call on. Existing tasks and uploads stay.
 #[derive(Clone, Debug)]
 pub struct SetQuota {
     /// The name of the key.
     pub name: String,
-    /// What the key may have from now on.
+    /// The new limits of the key.
     pub quota: Quota,
 }
 
@@ -43,10 +43,10 @@ impl Operation for SetQuota {
     }
 }
 
-/// What a call adds to what its key has.
+/// What a call adds to the use of its key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Added {
-    /// Tasks that are open from now on: new ones, and those that are queued again.
+    /// Tasks that become open: new ones, and those that are queued again.
     pub tasks: i64,
     pub bytes: i64,
 }
@@ -63,18 +63,18 @@ pub(super) struct Used {
 /// The quota has no room for it.
 pub(super) fn check(set: &WorkingSet, added: Added) -> Result<Option<Used>, Halt> {
     let Some(key) = set.by.key.as_deref().filter(|_| set.by.has_quota) else { return Ok(None) };
-    // Without its row, the limits are not known: the key was revoked while the call was on its way.
+    // If there is no row, the key was revoked while the call was on its way, so its limits are unknown.
     let used = set.quota_use(key)?.ok_or(Rejection::KeyGone)?;
     Ok(Some(Used { key: key.to_owned(), used: after(set, used, added)? }))
 }
 
-/// The same of the key that created a task, if another one of its team queues it again. An administrator is not limited.
+/// Like [`check`], but for the key that created a task, if another key of its team requeues it. Administrators are not limited.
 ///
 /// # Errors
 /// The quota has no room for it.
 pub(super) fn check_creator(set: &WorkingSet, creator: Option<&str>, added: Added) -> Result<Option<Used>, Halt> {
     let Some(key) = creator.filter(|key| set.by.owns_tasks && set.by.key.as_deref() != Some(*key)) else { return Ok(None) };
-    // A key that was revoked has no quota any more.
+    // A revoked key has no quota any more.
     let Some(used) = set.quota_use(key)?.filter(|used| !used.quota.is_unlimited()) else { return Ok(None) };
     let used = after(set, used, added).map_err(|refusal| Rejection::QuotaOfCreator(key.to_owned(), Box::new(refusal)))?;
     Ok(Some(Used { key: key.to_owned(), used }))
@@ -85,7 +85,7 @@ fn after(set: &WorkingSet, used: QuotaUse, added: Added) -> Result<QuotaUse, Rej
     if let Some(most) = max_open_tasks.filter(|most| added.tasks > 0 && used.open_tasks + added.tasks > *most) {
         return Err(Rejection::QuotaOfOpenTasks { most, open: used.open_tasks });
     }
-    // Also a run of a task that is queued again stores something.
+    // This applies to requeued tasks too, because every run stores something.
     if let Some(most) = max_stored_bytes.filter(|most| used.stored_bytes.saturating_add(added.bytes.max(1)) > *most) {
         return Err(Rejection::QuotaOfStoredBytes { most, stored: used.stored_bytes });
     }
@@ -94,7 +94,7 @@ fn after(set: &WorkingSet, used: QuotaUse, added: Added) -> Result<QuotaUse, Rej
         Some(most) if added.tasks > most => return Err(Rejection::QuotaOfOneCall { most }),
         Some(most) => {
             let now = set.now();
-            // A clock that was set back, or another quota, must not keep the key waiting for longer than a minute.
+            // A clock that was set back, or a changed quota, must not make the key wait for longer than a minute.
             let begins = used.refilled_at.clamp(now, now + MINUTE_MS);
             let refilled_at = begins + (added.tasks * MINUTE_MS + most - 1) / most;
             if refilled_at > now + MINUTE_MS {
@@ -106,7 +106,7 @@ fn after(set: &WorkingSet, used: QuotaUse, added: Added) -> Result<QuotaUse, Rej
     Ok(QuotaUse { refilled_at, stored_bytes: used.stored_bytes.saturating_add(added.bytes), ..used })
 }
 
-/// Writes what [`check`] or [`check_creator`] returned, after it and before the tasks change.
+/// Writes the result of [`check`] or [`check_creator`]. It must be called after them and before the tasks change.
 pub(super) fn take(set: &mut WorkingSet, used: Option<Used>) {
     if let Some(Used { key, used }) = used {
         set.put_quota_use(&key, used);

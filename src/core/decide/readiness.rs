@@ -1,14 +1,14 @@
 //! What keeps a queued task from running, in this order: its dependencies, its suspension, its time, the session order of its context, its
 //! exclusive key, and a reservation for the worker that has its session.
 //!
-//! The first reason that holds parks the task. The dependencies of a suspended task come before its suspension, because only the parking
-//! says whether they were met; clients are shown that it is suspended.
+//! The first reason that applies parks the task. The dependencies of a suspended task are checked before its suspension, because only the
+//! parking records whether they were met. Clients are shown that the task is suspended.
 //!
-//! A task that is parked sets a flag on the task that blocks it, under the lock of that row. So the command that ends the blocker knows that
-//! tasks wait for it, and commits a [wake-up](crate::wakeup) that has them [re-evaluated](super::reevaluate).
+//! Parking a task sets a flag on the task that blocks it, under the lock of that row. The command that ends the blocker therefore knows
+//! that tasks wait for it, and commits a [wake-up](crate::wakeup), which causes their [re-evaluation](super::reevaluate).
 //!
-//! Of the tasks that wait for an exclusive key, only the first one of each agent and project becomes ready, with the same flag if more wait behind it.
-//! If a flagged task leaves the ready set without taking the key, it wakes the next ones.
+//! Among the tasks that wait for an exclusive key, only the first one of each agent and project becomes ready. It gets the same flag if
+//! more tasks wait behind it. If a flagged task leaves the ready set without taking the key, it wakes the next ones.
 
 use super::finish::{finish, wake_successors};
 use crate::Ms;
@@ -45,14 +45,14 @@ impl Park {
         Self { parked, blockers: Vec::new(), wake_at: Some(at) }
     }
 
-    /// Until a client resumes the task.
+    /// Parks the task until a client resumes it.
     pub(crate) fn suspended() -> Self {
         Self { parked: Parked::Suspended, blockers: Vec::new(), wake_at: None }
     }
 }
 
-/// What holds for a queued task now; also updates its session and its worker. `id_bound` is its place in the context: its id, or
-/// [`AFTER_ALL`] for a task that is being created.
+/// The verdict on a queued task. Also updates its session and its worker. `id_bound` is its place in the context: its id, or [`AFTER_ALL`]
+/// for a task that is being created.
 pub(super) fn evaluate(set: &WorkingSet, task: &mut TaskState, dependencies: &[TaskId], id_bound: TaskId) -> Result<Readiness, Halt> {
     if let Some(readiness) = blocked(set, task, dependencies, id_bound)? {
         return Ok(readiness);
@@ -60,14 +60,14 @@ pub(super) fn evaluate(set: &WorkingSet, task: &mut TaskState, dependencies: &[T
     if task.session == Session::Context {
         task.conversation.clone_from(&set.context(&task.context_id)?.conversation);
     }
-    // A task that waited for a key or was reserved has its session recorded already, and is not reserved again.
+    // A task that waited for a key or was reserved already has its session recorded, and is not reserved again.
     if !matches!(task.parked, Some(Parked::ExclusiveKey | Parked::Reserved)) {
         remember_session(set, task)?;
     }
     reserve(set, task)
 }
 
-/// What blocks the task, on whatever worker it would run; `None` if nothing does.
+/// What blocks the task on any worker; `None` if nothing does.
 pub(super) fn blocked(set: &WorkingSet, task: &TaskState, dependencies: &[TaskId], id_bound: TaskId) -> Result<Option<Readiness>, Halt> {
     let mut waits_for = Vec::new();
     for id in dependencies {
@@ -92,8 +92,8 @@ pub(super) fn blocked(set: &WorkingSet, task: &TaskState, dependencies: &[TaskId
     Ok(key_blocker(set, task)?.map(|blocker| Readiness::Park(Park::behind(Parked::ExclusiveKey, blocker))))
 }
 
-/// The verdict on a task that nothing blocks: reserved for the worker of its session while that worker takes tasks, otherwise ready. A
-/// reservation that is over is prolonged while the queue of the task is closed.
+/// The verdict on a task that nothing blocks. It is reserved for the worker of its session while that worker takes tasks; otherwise it is
+/// ready. A reservation that has ended is extended while the queue of the task is closed.
 pub(super) fn reserve(set: &WorkingSet, task: &TaskState) -> Result<Readiness, Halt> {
     let Some(worker) = task.session_worker.as_ref().filter(|_| task.session == Session::Context && set.session_wait_ms > 0) else {
         return Ok(Readiness::Ready);
@@ -104,14 +104,15 @@ pub(super) fn reserve(set: &WorkingSet, task: &TaskState) -> Result<Readiness, H
     }
     let until = match (task.parked, task.wake_at) {
         (Some(Parked::Reserved), Some(until)) if until > set.now() => until,
-        // While its queue is closed, no worker gets it. Ready then, it would go to the first worker that is free when the queue opens.
+        // While its queue is closed, no worker gets the task. If it became ready now, it would go to the first free worker when the queue
+        // opens.
         (Some(Parked::Reserved), _) if set.closed(&task.agent_slug)?.is_none() => return Ok(Readiness::Ready),
         _ => set.now() + set.session_wait_ms,
     };
     Ok(Readiness::Park(Park::until(Parked::Reserved, until)))
 }
 
-/// Whether another task of its context goes before this one.
+/// The verdict if another task of its context goes before this one.
 pub(super) fn behind_session(set: &WorkingSet, task: &TaskState, id_bound: TaskId) -> Result<Option<Readiness>, Halt> {
     if task.session != Session::Context {
         return Ok(None);
@@ -119,12 +120,12 @@ pub(super) fn behind_session(set: &WorkingSet, task: &TaskState, id_bound: TaskI
     Ok(session_blocker(set, task, id_bound)?.map(|blocker| Readiness::Park(Park::behind(Parked::Session, blocker))))
 }
 
-/// The task that goes before this one in its context: the nearest unfinished earlier one, or the one that runs there now.
+/// The task that goes before this one in its context: the nearest unfinished earlier one, or the one that is running there now.
 fn session_blocker(set: &WorkingSet, task: &TaskState, id_bound: TaskId) -> Result<Option<TaskId>, Halt> {
     let predecessor =
         if id_bound == AFTER_ALL { newest_in_context(set, &task.context_id)? } else { predecessor(set, &task.context_id, id_bound)? };
     if let Some(id) = predecessor {
-        // The predecessor was found before it was locked. If it has ended since, there may be an earlier one.
+        // The predecessor was found before it was locked. If it has ended since then, there may be an earlier one.
         return match set.find_task(id)? {
             Some(state) if !state.status.is_final() => Ok(Some(id)),
             _ => Err(need_predecessor(&task.context_id, id_bound)),
@@ -190,7 +191,8 @@ pub(super) fn apply(set: &mut WorkingSet, task: &mut TaskState, readiness: Readi
                 task.ready_at.get_or_insert(now);
             }
             if parked == Parked::Suspended {
-                // The worker of its session is looked up again when it is resumed, and the time until then is no waiting time.
+                // The worker of its session is looked up again when the task is resumed, and the time until then does not count as waiting
+                // time.
                 task.session_worker = None;
                 task.ready_at = None;
             }
@@ -220,7 +222,7 @@ pub(super) fn mark_awaited(set: &mut WorkingSet, blocker: TaskId) {
     }
     let state = TaskState { has_dependents: true, ..state.clone() };
     if state.status.is_final() {
-        // It ended earlier in this batch without the flag, so its end has woken nobody.
+        // It ended earlier in this batch without the flag, so its end has not woken anybody.
         wake_successors(set, &state, true);
     } else {
         set.put_task_quietly(state);

@@ -1,10 +1,10 @@
-//! Records what happened outside the database.
+//! Records actions outside the database.
 
 use crate::audit::{Action, Actor, EntityType};
 use crate::operation::{Operation, Urgency};
 use crate::working_set::{Halt, WorkingSet};
 
-/// Writes an audit entry only, for actions outside the database.
+/// Only writes an audit entry, for an action outside the database.
 #[derive(Clone, Debug)]
 pub struct RecordAudit {
     /// What happened.
@@ -15,7 +15,7 @@ pub struct RecordAudit {
     pub entity_id: String,
     /// Who did it. If the request used a named key, the entry names the key instead.
     pub actor: Actor,
-    /// What else there is to say, for people; may be empty.
+    /// Further details for people; may be empty.
     pub detail: String,
 }
 

@@ -33,10 +33,11 @@ impl Operation for Reevaluate {
         keys.tasks.extend(self.tasks.iter().copied());
     }
 
-    /// Skips tasks that run or have ended. Ready tasks are skipped too, unless a requeued task goes before them in their context.
+    /// Skips tasks that run or have ended. Ready tasks are skipped too, unless a requeued task now goes before them in their context.
     fn decide(&self, set: &mut WorkingSet) -> Result<Reevaluated, Halt> {
         let (tasks, progress) = (&self.tasks, self.progress.as_ref());
-        // More tasks than this page wait for the key, so the tasks of this page, whatever their state is by now, must wake them later.
+        // More tasks than those of this page wait for the key. The tasks of this page must therefore wake them later, whatever their own
+        // state is now.
         let more_want_key = progress.is_some_and(|progress| progress.more_want_key);
         let mut passed_over = Vec::new();
         let mut is_whole = true;
@@ -78,7 +79,8 @@ impl Operation for Reevaluate {
     }
 }
 
-/// The task and its verdict; `None` if there is nothing to evaluate: the task is not queued, or it is ready and nothing goes before it.
+/// The task and its verdict. `None` if there is nothing to evaluate, because the task is not queued, or is ready and no other task goes
+/// before it.
 fn readiness(set: &WorkingSet, id: TaskId) -> Result<Option<(TaskState, Readiness)>, Halt> {
     let Some(task) = set.find_task(id)?.filter(|task| task.status == Status::Queued) else { return Ok(None) };
     let mut task = task.clone();
@@ -92,7 +94,7 @@ fn readiness(set: &WorkingSet, id: TaskId) -> Result<Option<(TaskState, Readines
     Ok(readiness.map(|readiness| (task, readiness)))
 }
 
-/// The task's dependencies, if it is parked for them. Dependencies that were met once stay met.
+/// The task's dependencies, if it is parked for them. Dependencies that have once been met stay met.
 pub(super) fn dependencies(set: &WorkingSet, task: &TaskState) -> Result<Vec<TaskId>, Halt> {
     if !task.has_dependencies || task.parked != Some(Parked::DependsOn) {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! Renews leases: of one task, or of all that a worker holds.
+//! Renews the lease of one task, or several leases that a worker holds.
 
 use crate::arguments::Holder;
 use crate::ids::{LeaseId, TaskId, WorkerId};
@@ -34,13 +34,13 @@ impl Operation for Heartbeat {
     }
 }
 
-/// Leases that are due are renewed too: a lease ends only by a commit.
+/// Renews the task's lease. A lease that is already due is renewed too, because a lease ends only by a commit.
 fn renew_lease(set: &mut WorkingSet, mut task: TaskState) -> TaskState {
     let now = set.now();
     if let Some(lease) = &mut task.lease {
         lease.last_heartbeat = now;
         lease.expires_at = lease.hard_end_at.map_or(now + lease.ttl_ms, |end| end.min(now + lease.ttl_ms));
-        // If the clock has stepped back, `check_at` was set by a clock that was ahead.
+        // If the clock has stepped back, `check_at` was set while the clock was ahead.
         lease.check_at = lease.check_at.min(lease.expires_at);
     }
     if task.status == Status::Leased {
@@ -53,7 +53,7 @@ fn renew_lease(set: &mut WorkingSet, mut task: TaskState) -> TaskState {
     task
 }
 
-/// Renews those of these leases that the worker still holds.
+/// Renews these leases, except those that the worker no longer holds.
 #[derive(Clone, Debug)]
 pub struct RenewLeases {
     /// The worker that must hold the leases.
@@ -80,7 +80,7 @@ impl Operation for RenewLeases {
         for id in leases {
             let task = *set.loaded.lease_tasks.get(id).ok_or_else(|| need(|keys| keys.leases.insert(*id)))?;
             let state = match task {
-                // The lease is neither renewed nor lost: the worker asks again with its next heartbeat.
+                // The row is locked, so the lease is neither renewed nor lost. The worker asks again with its next heartbeat.
                 Some(task) => match unless_locked(set.find_task(task))? {
                     Some(state) => state,
                     None => continue,

@@ -17,7 +17,7 @@ use crate::working_set::{Halt, WorkingSet};
 pub struct Requeue {
     /// The task to queue again.
     pub task: TaskId,
-    /// The limits of its runs from now on.
+    /// The new limits of its runs.
     pub limits: LimitChange,
 }
 
@@ -52,7 +52,7 @@ impl Operation for Requeue {
             wake_at: None,
             session_worker: None,
             failure: None,
-            // Who requeues it wants it to run, which it can't without a budget.
+            // The budget starts again, because a requeued task could not run without one.
             cost_before_requeue: task.usage.map_or(0.0, |usage| usage.cost_usd),
             finished_at: None,
             remove_at: None,
@@ -63,7 +63,7 @@ impl Operation for Requeue {
             ..task.clone()
         };
         let detail = task.limit_to(self.limits).join(", ");
-        // A task that has run had its dependencies met; they may have been removed since.
+        // The dependencies of a task that has run were met. They may have been removed since.
         let waits = task.has_dependencies && task.lease_count == 0;
         let dependencies = if waits { known_dependencies(set, id)? } else { Vec::new() };
         let readiness = evaluate(set, &mut task, &dependencies, id)?;
@@ -83,13 +83,13 @@ impl Operation for Requeue {
     }
 }
 
-/// The next task of the context may be ready by now, and has to wait for this one again.
+/// Makes the next task of the context wait for this one again, because it may already be ready.
 fn goes_first(set: &mut WorkingSet, task: &TaskState) {
     set.wake(Subject::Context { context_id: task.context_id.clone(), after: Some(task.id) });
     let requeued = set.requeued.entry(task.context_id.clone()).or_default();
     let next = requeued.range(task.id..).next().copied();
     requeued.insert(task.id);
-    // If tasks are requeued together, none of them may be ready for a moment before an earlier one parks it.
+    // If tasks are requeued together, none of them may be ready even for a moment before an earlier one parks it.
     let is_queued =
         |next: &TaskId| matches!(set.find_task(*next), Ok(Some(next)) if next.is_ready() || next.parked == Some(Parked::Reserved));
     if let Some(next) = next.filter(is_queued) {

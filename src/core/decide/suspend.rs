@@ -10,8 +10,8 @@ use crate::row_keys::RowKeys;
 use crate::task::{Status, TaskState};
 use crate::working_set::{Halt, WorkingSet};
 
-/// Suspends a task, or resumes it. A queued task is parked, or evaluated again. A leased or running one goes on, and is parked if it is queued
-/// again while it is suspended.
+/// Suspends a task, or resumes it. A queued task is parked, or evaluated again. A leased or running task goes on; if it is queued again
+/// while it is suspended, it is parked.
 #[derive(Clone, Debug)]
 pub struct Suspend {
     /// The task to suspend or to resume.

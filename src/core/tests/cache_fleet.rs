@@ -73,7 +73,7 @@ fn an_older_copy_never_replaces_a_newer_one() {
     let leased = world.task(task).clone();
     world.complete(task, bloom_core::task::Outcome::Success);
     let mut cache = cache_of(&world);
-    // The lease was read before the cache learned of its end, and arrives after it.
+    // The lease was read before the cache learned of its end, and its row arrives after that.
     let mut cache_two = Cache::default();
     hear_of(&mut cache_two, &world.db.workers["a"]);
     let read = cache_two.begin_read();
@@ -278,6 +278,6 @@ fn a_task_is_kept_for_those_who_name_its_agent() {
 fn tasks_are_kept_for_no_longer_than_the_setting_says() {
     let kept = |ready_at, wait, now| bloom_core::placement::kept_until(ready_at, wait, now);
     assert_eq!([kept(0, 3_000, 0), kept(0, 3_000, 2_999), kept(0, 3_000, 3_000)], [Some(3_000), Some(3_000), None]);
-    // The clock was set back since then, or is that of another replica.
+    // The clock was set back since then, or the time is that of another replica.
     assert_eq!([kept(3_600_000, 3_000, 0), kept(100, 3_000, 0), kept(100, 0, 0)], [None, Some(3_100), None]);
 }

@@ -1,4 +1,4 @@
-//! Windows on parts of the queue: of namespaces and of projects.
+//! Windows on parts of the queue, by namespace and project.
 
 use bloom_core::cache::{Part, Projects, Scope};
 use bloom_core::task::TaskState;
@@ -29,7 +29,7 @@ fn a_window_of_a_namespace_has_only_its_tasks() {
     ] {
         let scope = [in_part(namespace, agent)];
         assert_eq!(Desk::with(tasks()).take_in(&scope, 9, 1), expected, "{scope:?}");
-        // The same if the cache hears of each task after the window was read.
+        // The same, if the cache learns of each task after the window was read.
         let mut desk = Desk::default();
         assert!(desk.take_in(&scope, 9, 1).is_empty());
         tasks().into_iter().for_each(|task| desk.put(task));
@@ -130,7 +130,7 @@ fn the_windows_of_a_worker_have_the_tasks_of_its_projects() {
     ] {
         let scopes = served(git, projects, namespaces);
         assert_eq!(Desk::with(tasks()).take_in(&scopes, 9, 1), expected, "{scopes:?}");
-        // The same if the cache hears of each task after the windows were read.
+        // The same, if the cache learns of each task after the windows were read.
         let mut desk = Desk::default();
         assert!(desk.take_in(&scopes, 9, 1).is_empty());
         tasks().into_iter().for_each(|task| desk.put(task));

@@ -1,4 +1,4 @@
-//! What the cache knows of paused workers: the pause that a task waits for, and the accounts that workers must not use.
+//! The cache's view of paused workers: the pause that a task waits for, and the accounts that workers must not use.
 
 use bloom_core::Ms;
 use bloom_core::audit::Actor;
@@ -9,7 +9,7 @@ use bloom_core::op;
 use bloom_core::pause::{Pause, PauseCause, PauseKind};
 use bloom_test_world::world::{START, World, spec, world};
 
-/// Registers a worker, and lets the cache hear of it.
+/// Registers a worker, and adds its row to the cache.
 fn register(world: &mut World, cache: &mut Cache, worker: &str, pauses: Vec<Pause>) {
     register_in(world, cache, worker, None, pauses);
 }

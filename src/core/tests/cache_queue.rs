@@ -41,14 +41,14 @@ impl Desk {
         desk
     }
 
-    /// The cache learns of a commit of this replica.
+    /// Adds a commit of this replica to the cache.
     fn hear(&mut self, task: &TaskState) {
         let read = self.cache.begin_read();
         self.cache.put_task(task, &read);
         self.cache.end_read(&read);
     }
 
-    /// A task became ready, and the cache learns of the commit.
+    /// Makes a task ready, and adds the commit to the cache.
     pub fn put(&mut self, task: TaskState) {
         self.hear(&task);
         self.table.insert((rank(task.priority), task.id), task);
@@ -73,7 +73,7 @@ impl Desk {
         self.cache.begin_page(&all()).unwrap()
     }
 
-    /// Takes tasks; reads pages as long as the result is not final.
+    /// Takes tasks, and reads pages until the result is final.
     fn take(&mut self, max: usize, page: usize) -> Vec<u128> {
         self.take_in(&[all()], max, page)
     }
@@ -117,7 +117,7 @@ fn the_first_by_rank_then_id_across_agents() {
 fn a_window_that_is_not_loaded_is_not_passed_over() {
     let mut desk = Desk::with((1..=60).map(|n| ready(5, n)).chain([of("writer", ready(0, 99))]));
     assert_eq!(desk.take_in(&agents(["coder"]), 1, 100), [1]);
-    // The window of `coder` could fill the claim, but the first task of all is a writer's, whose window is not loaded yet.
+    // The window of `coder` could fill the claim, but the very first task is for a writer, whose window is not loaded yet.
     assert_eq!(desk.take_in(&agents(["coder", "writer"]), 2, 100), [99, 2]);
 }
 

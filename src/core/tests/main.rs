@@ -1,4 +1,4 @@
-//! Tests of the core: single commands in every state, properties of any history, the model checker, the cache and placement.
+//! Tests of the core: single commands in every state, properties of arbitrary histories, the model checker, the cache and placement.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod cache_fleet;

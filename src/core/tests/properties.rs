@@ -1,5 +1,5 @@
-//! Properties of any history of commands, with processes that die right after a commit, replicas with an outdated cache, repeated messages
-//! and time passing. `PROPTEST_CASES` sets the number of histories; the default is 256.
+//! Properties of arbitrary histories of commands, with processes that die right after a commit, replicas with an outdated cache, repeated
+//! messages and passing time. `PROPTEST_CASES` sets the number of histories; the default is 256.
 
 use std::collections::HashMap;
 
@@ -105,7 +105,7 @@ impl Run {
         }
     }
 
-    /// No lease is made of a paused queue, and none beyond a limit.
+    /// No lease is made for a paused queue, and none beyond a limit.
     fn check_queue(&self, before: &World) {
         let (before, db) = (&before.db, &self.world.db);
         if db.leases_granted > before.leases_granted {
@@ -115,7 +115,7 @@ impl Run {
         }
     }
 
-    /// No lease is made of a suspended task.
+    /// No lease is made for a suspended task.
     fn check_suspended(&self, before: &World) {
         for was in before.db.tasks.values().filter(|was| was.suspend && was.status == Status::Queued) {
             let leases = self.world.db.tasks.get(&was.id).map_or(was.lease_count, |task| task.lease_count);
@@ -134,7 +134,7 @@ impl Run {
         }
     }
 
-    /// A repeated command answers as before and changes nothing more.
+    /// A repeated command gives the same answer and changes nothing more.
     fn check_repeat(&mut self, op: &Op, answer: &Result<Reply, Rejection>) {
         if answer.is_err() || self.world.crashing {
             return;
@@ -181,7 +181,7 @@ impl Run {
         assert_eq!(self.world.db.results.len(), self.acknowledged.len(), "a result was stored without an acknowledged completion");
     }
 
-    /// No task is stuck: given a worker, a leader and time, every task reaches a final status.
+    /// No task is stuck: with a worker, a leader and enough time, every task reaches a final status.
     fn drive_to_the_end(&mut self) {
         let world = &mut self.world;
         (world.crashing, world.stale) = (false, false);
@@ -193,7 +193,7 @@ impl Run {
         let suspended: Vec<TaskId> =
             world.db.tasks.values().filter(|task| task.suspend && !task.status.is_final()).map(|task| task.id).collect();
         for task in suspended {
-            // Resuming one may have cancelled another, if a dependency had failed.
+            // Resuming one task may have cancelled another, because a dependency had failed.
             drop(world.run(op::Suspend { task, suspend: false }));
         }
         for _ in 0..1_000 {

@@ -10,17 +10,17 @@ use crate::row_keys::RowKeys;
 /// The named keys that were loaded.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadedKeys {
-    /// By name: all but those of WorkerPools, and of these the ones that were asked for.
+    /// By name. Keys of WorkerPools are included only if they were asked for; all other keys always are.
     pub rows: BTreeMap<String, ApiKey>,
-    /// How many keys WorkerPools have, by their Kubernetes namespaces.
+    /// The number of keys that WorkerPools have, by Kubernetes namespace.
     pub of_pools: BTreeMap<String, usize>,
-    /// What was asked for: if there is no row with such a name, or of such a worker, then there is no such key.
+    /// What was asked for. If no row has one of these names, or belongs to one of these workers, then no such key exists.
     names: BTreeSet<String>,
     workers: BTreeSet<WorkerId>,
 }
 
 impl LoadedKeys {
-    /// What the database returned for what was asked: the rows, and how many keys WorkerPools have by namespace.
+    /// Builds the set from the database's answer to the keys in `asked`: the rows, and the number of WorkerPool keys per namespace.
     pub fn new(asked: &RowKeys, rows: impl IntoIterator<Item = ApiKey>, of_pools: BTreeMap<String, usize>) -> Self {
         let rows = rows.into_iter().map(|key| (key.name.clone(), key)).collect();
         Self { rows, of_pools, names: asked.key_names.clone(), workers: asked.key_workers.clone() }
@@ -54,17 +54,17 @@ impl WorkingSet {
         Ok(keys.rows.values().filter(move |key| key.scope == Scope::Worker && key.worker.as_deref() == Some(worker)))
     }
 
-    /// All keys but those of WorkerPools.
+    /// All keys except those of WorkerPools.
     pub fn api_keys_beside_pools(&self) -> Result<impl Iterator<Item = &ApiKey>, Halt> {
         Ok(self.loaded_keys()?.rows.values().filter(|key| key.pool_namespace().is_none()))
     }
 
-    /// How many keys WorkerPools have, by their Kubernetes namespaces.
+    /// The number of keys that WorkerPools have, by Kubernetes namespace.
     pub fn pool_keys(&self) -> Result<&BTreeMap<String, usize>, Halt> {
         Ok(&self.loaded_keys()?.of_pools)
     }
 
-    /// Adds a key whose name is free.
+    /// Adds a key. No other key may have its name.
     pub fn add_api_key(&mut self, key: ApiKey) {
         self.dirty.api_keys.insert(key.name.clone());
         let keys = self.loaded.api_keys.get_or_insert_default();
@@ -74,9 +74,10 @@ impl WorkingSet {
         keys.rows.insert(key.name.clone(), key);
     }
 
-    /// Gives the key of this name other secrets, and another end.
+    /// Replaces the secret and the expiry of the key with this name.
     pub fn rotate_api_key(&mut self, key: ApiKey) {
-        // One that this batch adds is written whole. The row of another one is changed, and never added: it may have been revoked meanwhile.
+        // A key that this batch adds is inserted whole. An existing row is only updated, never inserted, because the key may have been
+        // revoked meanwhile.
         if !self.dirty.api_keys.contains(&key.name) {
             self.dirty.rotated_api_keys.insert(key.name.clone());
         }
@@ -91,7 +92,7 @@ impl WorkingSet {
             *count = count.saturating_sub(1);
         }
         self.dirty.rotated_api_keys.remove(name);
-        // A key that this batch added has no row.
+        // A key that this batch added has no row yet.
         if !self.dirty.api_keys.remove(name) {
             self.dirty.removed_api_keys.insert(name.to_owned());
         }

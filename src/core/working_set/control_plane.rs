@@ -1,5 +1,5 @@
-//! The rows of the control plane in a working set. Whoever loads some of them holds the lock of the control plane, so the numbers of rows
-//! stay as they were counted.
+//! The rows of the control plane in a working set. Loading any of them takes the lock of the control plane, so the counts stay exact until
+//! the transaction ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::row_keys::{ControlPlaneKeys, NodeKey};
 /// The rows of the control plane that were loaded for a batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadedControlPlane {
-    /// What was asked for: what has no row in the maps does not exist.
+    /// What was asked for. If the maps have no row for it, it does not exist.
     pub asked: ControlPlaneKeys,
     /// By name.
     pub agents: BTreeMap<String, Agent>,
@@ -24,7 +24,7 @@ pub struct LoadedControlPlane {
     pub project_count: i64,
     /// By the canonical id of the project and the name of the node.
     pub nodes: BTreeMap<NodeKey, Node>,
-    /// The nodes of each of these projects.
+    /// The number of nodes, for each project that was asked for.
     pub node_counts: BTreeMap<String, i64>,
 }
 
@@ -70,7 +70,7 @@ impl WorkingSet {
         Ok(loaded.agents.get(name))
     }
 
-    /// The project with this name or this canonical id; a name counts more.
+    /// The project with this name or this canonical id. If both match, the name wins.
     pub fn memory_project_named(&self, name: &str) -> Result<Option<&Project>, Halt> {
         let loaded = self.control_plane()?;
         if !loaded.asked.projects.contains(name) {
@@ -118,12 +118,12 @@ impl WorkingSet {
         Ok(self.control_plane()?.project_count)
     }
 
-    /// The number of nodes of a project that was found, or is new.
+    /// The number of nodes of a project that was looked up, or that is new.
     pub fn node_count(&self, canonical_id: &str) -> Result<i64, Halt> {
         Ok(self.control_plane()?.node_counts.get(canonical_id).copied().unwrap_or_default())
     }
 
-    /// Adds an agent, or rewrites the one of its name.
+    /// Adds an agent, or rewrites the existing agent with its name.
     pub fn put_agent(&mut self, agent: Agent) {
         self.dirty.control_plane.agents.insert(agent.name.clone());
         let loaded = self.loaded.control_plane.get_or_insert_default();
@@ -142,7 +142,7 @@ impl WorkingSet {
         self.dirty.control_plane.removed_agents.insert(name.to_owned());
     }
 
-    /// Adds a project, or rewrites the one with its canonical id.
+    /// Adds a project, or rewrites the existing project with its canonical id.
     pub fn put_memory_project(&mut self, project: Project) {
         self.dirty.control_plane.projects.insert(project.canonical_id.clone());
         let loaded = self.loaded.control_plane.get_or_insert_default();
@@ -166,7 +166,7 @@ impl WorkingSet {
         dirty.removed_projects.insert(canonical_id.to_owned());
     }
 
-    /// Adds a node to its project, or rewrites the one of its name.
+    /// Adds a node to its project, or rewrites the existing node with its name.
     pub fn put_node(&mut self, node: Node) {
         let key = (node.canonical_id.clone(), node.node_id.clone());
         self.dirty.control_plane.nodes.insert(key.clone());

@@ -9,18 +9,18 @@ use crate::ids::{LeaseId, TaskId};
 /// A file that exists.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KnownFile {
-    /// What is stored of the file.
+    /// The stored record of the file.
     pub file: File,
-    /// A task uses it.
+    /// Whether a task uses it.
     pub is_used: bool,
 }
 
-/// What a lease has uploaded, and the bytes of all files of its task.
+/// The files that a lease has uploaded, and the total size of its task's files.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LeaseFiles {
     /// The files of this lease.
     pub files: Vec<File>,
-    /// The size of all files of the task in bytes, of all its leases.
+    /// The size in bytes of all files of the task, across all its leases.
     pub task_bytes: i64,
 }
 
@@ -40,7 +40,7 @@ pub struct LoadedFiles {
     pub rows: BTreeMap<FileId, Option<KnownFile>>,
     /// Files that exist but could not be loaded because another program keeps their rows locked.
     pub locked: HashSet<FileId>,
-    /// What was uploaded under the leases that were asked for.
+    /// The uploads of the leases that were asked for.
     pub of_leases: BTreeMap<(TaskId, LeaseId), LeaseFiles>,
     /// By submit or member key; the empty name stands for all other keys.
     pub unused: BTreeMap<String, UnusedUploads>,
@@ -67,7 +67,7 @@ impl WorkingSet {
         }
     }
 
-    /// What this lease of this task has uploaded.
+    /// The uploads of this lease of this task.
     ///
     /// # Errors
     /// It is not loaded.

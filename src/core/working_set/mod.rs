@@ -38,11 +38,11 @@ use super::worker::Worker;
 /// Why a command stopped without changing anything.
 #[derive(Clone, Debug)]
 pub enum Halt {
-    /// The operation is refused, and the caller is told why.
+    /// The operation is refused, and this rejection is returned to the caller.
     Rejected(Rejection),
     /// The operation needs these rows, and runs again in a batch that loads them.
     Need(Box<RowKeys>),
-    /// Another program keeps a row locked that the command needs.
+    /// The command needs a row that another program keeps locked.
     Locked,
 }
 
@@ -57,12 +57,12 @@ impl From<Rejection> for Halt {
 pub struct Slots {
     /// Bit `n` is set if a lease takes slot `n`.
     pub used: u32,
-    /// Whether they were read from the database under the worker's lock. Otherwise they come from this replica's cache, which is enough to
-    /// try a slot (the database refuses a used one) but not to answer that none is free.
+    /// Whether they were read from the database under the worker's lock. Otherwise they come from this replica's cache. That is enough to
+    /// try a slot, because the database refuses a used one, but not enough to answer that no slot is free.
     pub exact: bool,
 }
 
-/// Which task runs in a context, and where tasks of it ran last.
+/// Which task runs in a context, and where its tasks ran last.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ContextView {
     /// The task whose lease holds the context ([`ActiveLease::holds_context`](super::task::ActiveLease)).
@@ -73,11 +73,11 @@ pub struct ContextView {
     pub last_worker: Option<(WorkerId, Ms)>,
     /// The session id that the last completed run reported.
     pub session_id: Option<String>,
-    /// The session of the newest run that answered in it, since it was last reset.
+    /// The session of the newest run that answered in this context since its last reset.
     pub conversation: Option<String>,
 }
 
-/// What the store loaded. A key that is missing in a map was not loaded; `None` (or an empty list) means that no such row exists.
+/// What the store loaded. A key that is missing in a map was not loaded. `None` (or an empty list) means that no such row exists.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
     /// The database's time when the rows were read.
@@ -90,28 +90,28 @@ pub struct Loaded {
     pub tasks: HashMap<TaskId, Option<TaskState>>,
     /// Workers that were loaded and locked.
     pub workers: HashMap<WorkerId, Option<Worker>>,
-    /// The revisions of the workers' rows. A removed worker leaves its row as a tombstone for a while, so that a new worker with its name
+    /// The revisions of the workers' rows. A removed worker's row stays as a tombstone for a while, so that a new worker with the same name
     /// continues from that revision.
     pub worker_revisions: HashMap<WorkerId, i64>,
     /// Workers that were read without a lock.
     pub observed_workers: HashMap<WorkerId, Option<Worker>>,
-    /// Whether `workers` contains every worker, as `keys.all_workers` asked.
+    /// Whether `workers` contains every worker, because `keys.all_workers` was set.
     pub all_workers: bool,
-    /// The used slots of the loaded workers: as the database has them if that was asked for, else from this replica's cache.
+    /// The used slots of the loaded workers: from the database for the workers in `keys.exact_slots`, otherwise from this replica's cache.
     pub slots: HashMap<WorkerId, Slots>,
     /// The tasks that each of these workers holds.
     pub worker_tasks: HashMap<WorkerId, Vec<TaskId>>,
-    /// The tasks that active leases hold; `None`: no active lease has this id.
+    /// The tasks that active leases hold. `None`: no active lease has this id.
     pub lease_tasks: HashMap<LeaseId, Option<TaskId>>,
-    /// The records of ended leases; `None`: no ended lease has this id.
+    /// The records of ended leases. `None`: no ended lease has this id.
     pub past_leases: HashMap<LeaseId, Option<PastLease>>,
     /// The tasks that were created with these idempotency keys.
     pub idempotency: HashMap<String, Option<Arc<TaskSpec>>>,
-    /// Tasks of Kubernetes objects, by the uids of the objects.
+    /// The tasks of Kubernetes objects, by the uids of the objects.
     pub objects: HashMap<Uuid, Option<Arc<TaskSpec>>>,
-    /// Which task runs in each of these contexts, and where tasks of it ran last.
+    /// For each of these contexts: which task runs in it, and where its tasks ran last.
     pub contexts: HashMap<String, ContextView>,
-    /// When the contexts of the loaded tasks, and those to reset, were last reset; those that never were are missing.
+    /// When the contexts of the loaded tasks, and the contexts to reset, were last reset. A context that was never reset is missing.
     pub context_resets: HashMap<String, Ms>,
     /// The newest unfinished session task of a context before this task.
     pub predecessors: HashMap<(String, TaskId), Option<TaskId>>,
@@ -121,27 +121,28 @@ pub struct Loaded {
     pub dependencies: HashMap<TaskId, Vec<TaskId>>,
     /// `None` if they were not loaded.
     pub api_keys: Option<LoadedKeys>,
-    /// Some of the keys could not be loaded because another program keeps them locked.
+    /// Whether some of the keys could not be loaded because another program keeps them locked.
     pub locked_api_keys: bool,
     /// `None` if they were not loaded.
     pub projects: Option<LoadedProjects>,
     /// The projects that were looked up, by the name or the id that was given.
     pub named_projects: HashMap<String, Option<Project>>,
-    /// Some of the projects could not be loaded because another program keeps them locked.
+    /// Whether some of the projects could not be loaded because another program keeps them locked.
     pub locked_projects: bool,
-    /// The queues of the queued tasks if `keys.places` asked, those to change, and [`ALL_QUEUES`](super::agent_queue::ALL_QUEUES).
+    /// The queues of the queued tasks if `keys.places` was set, the queues to change, and [`ALL_QUEUES`](super::agent_queue::ALL_QUEUES).
     pub queues: HashMap<String, Option<AgentQueue>>,
-    /// The active leases of those of these queues that are limited or to be changed.
+    /// The number of active leases of each loaded queue that has a limit or is to be changed.
     pub active_leases: HashMap<String, i64>,
     /// Queues that exist but could not be loaded because another program keeps them locked.
     pub locked_queues: HashSet<String>,
-    /// How many queues have a row, besides [`ALL_QUEUES`](super::agent_queue::ALL_QUEUES); only if there are queues to change.
+    /// The number of queues with a row, without [`ALL_QUEUES`](super::agent_queue::ALL_QUEUES). It is loaded only if there are queues to
+    /// change.
     pub queue_rows: i64,
-    /// `None` if nothing of it was loaded.
+    /// `None` if none of its rows were loaded.
     pub control_plane: Option<LoadedControlPlane>,
-    /// Some of its rows could not be loaded because another program keeps them locked.
+    /// Whether some of its rows could not be loaded because another program keeps them locked.
     pub locked_control_plane: bool,
-    /// The files that were loaded, and what keys and leases have uploaded.
+    /// The files that were loaded, and the uploads of keys and leases.
     pub files: LoadedFiles,
     /// The quotas that were loaded, and their use.
     pub quotas: LoadedQuotas,
@@ -150,13 +151,13 @@ pub struct Loaded {
 /// What the batch changed. The store writes exactly this, in one transaction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Dirty {
-    /// Tasks to insert, as their clients asked for them.
+    /// Specifications of the tasks to insert, as their clients sent them.
     pub specs: Vec<Arc<TaskSpec>>,
     /// Task states to insert or rewrite.
     pub tasks: BTreeSet<TaskId>,
-    /// Those of `tasks` that other replicas need not know, such as a later expiry: they are left out of the feed.
+    /// The subset of `tasks` whose changes other replicas do not need, such as a later expiry. These changes are left out of the feed.
     pub quiet_tasks: BTreeSet<TaskId>,
-    /// Those of `tasks` whose labels changed.
+    /// The subset of `tasks` whose labels changed.
     pub relabeled: BTreeSet<TaskId>,
     /// Finished tasks to remove, with all rows that belong to them. None of them is in `tasks`.
     pub removed_tasks: BTreeSet<TaskId>,
@@ -168,11 +169,11 @@ pub struct Dirty {
     pub events: Vec<TaskEvent>,
     /// Workers to insert or rewrite.
     pub workers: BTreeSet<WorkerId>,
-    /// Workers of which only `last_seen` changed: written to a table of its own, and left out of the feed.
+    /// Workers whose `last_seen` alone changed. It is written to a separate table, and left out of the feed.
     pub seen: BTreeSet<WorkerId>,
     /// Workers to remove. None of them is in `workers`.
     pub removed_workers: BTreeSet<WorkerId>,
-    /// Queues whose rows are written, or removed if nothing is set for them any more.
+    /// Queues whose rows are written, or removed if they have no settings any more.
     pub queues: BTreeSet<String>,
     /// Contexts that were reset.
     pub context_resets: BTreeSet<String>,
@@ -180,9 +181,9 @@ pub struct Dirty {
     pub settings: Vec<(&'static str, String)>,
     /// Named keys to insert.
     pub api_keys: BTreeSet<String>,
-    /// Named keys whose rows are removed, before others are inserted.
+    /// Named keys whose rows are removed before other keys are inserted.
     pub removed_api_keys: BTreeSet<String>,
-    /// Names of keys that were there, and have other secrets.
+    /// Names of existing keys whose secrets were replaced.
     pub rotated_api_keys: BTreeSet<String>,
     /// The projects that changed.
     pub projects: DirtyProjects,
@@ -190,7 +191,7 @@ pub struct Dirty {
     pub control_plane: DirtyControlPlane,
     /// The files that changed.
     pub files: DirtyFiles,
-    /// The quotas that changed, or of which more or less is used.
+    /// The quotas that changed, or whose use changed.
     pub quotas: DirtyQuotas,
     /// Entries of the audit trail, in the order of the changes.
     pub audit: Vec<AuditEntry>,
@@ -219,27 +220,27 @@ pub type Counts = BTreeMap<(String, i64, Status), i64>;
 /// The rows of one batch, and what its commands make of them.
 #[derive(Debug)]
 pub struct WorkingSet {
-    /// What was loaded, with the changes of the commands before.
+    /// What was loaded, with the changes of the batch's earlier commands applied.
     pub loaded: Loaded,
     /// Makes the ids and stamps of the batch.
     pub ids: IdSource,
-    /// Assume nothing: the first try met a conflict, so everything that placement relies on must be loaded.
+    /// Whether to assume nothing: the first try met a conflict, so everything that placement relies on must be loaded.
     pub exact: bool,
     /// How long a task is reserved for the worker that has its session.
     pub session_wait_ms: i64,
-    /// How long a task is kept for the workers that name its agent.
+    /// How long a task is kept for workers that name its agent.
     pub named_agent_wait_ms: i64,
     /// What the store has to write.
     pub dirty: Dirty,
-    /// Wake-ups that the current command caused. Its reply is sent after their first page was re-evaluated.
+    /// Wake-ups that the current command caused. Its reply is sent only after their first page was re-evaluated.
     pub caused: Vec<Wakeup>,
     /// How the batch changes the numbers of tasks by agent, priority and status.
     pub counts: Counts,
     /// How many leases the batch has made.
     pub leases_granted: i64,
-    /// The newest session task of each context that was created in this batch.
+    /// The newest session task that this batch created in each context.
     pub(super) newest_in_context: HashMap<String, TaskId>,
-    /// Session tasks requeued in this batch, by context. The loaded rows do not contain them as unfinished.
+    /// Session tasks that this batch requeued, by context. The loaded rows do not list them as unfinished.
     pub(super) requeued: HashMap<String, BTreeSet<TaskId>>,
     /// Contexts whose holder changed in this batch.
     pub(super) context_holders: HashMap<String, Option<TaskId>>,
@@ -248,11 +249,11 @@ pub struct WorkingSet {
 }
 
 impl WorkingSet {
-    /// A working set of these rows, without changes. `seed` is random, for ids and jitter.
+    /// A working set of these rows, without changes. `seed` must be random; ids and jitter are derived from it.
     pub fn new(loaded: Loaded, seed: u64) -> Self {
         let mut ids = IdSource::new(loaded.now, seed);
-        // Changes of this batch get later stamps than earlier changes of the same rows, also within one millisecond and across replicas,
-        // because audit entries sort by their ids.
+        // Changes of this batch must get later stamps than earlier changes of the same rows, even within one millisecond and across
+        // replicas, because audit entries sort by their ids.
         loaded.tasks.values().flatten().for_each(|task| ids.rise_past(task.updated_at));
         loaded.workers.values().flatten().for_each(|worker| ids.rise_past(worker.updated_at));
         Self {
@@ -277,7 +278,8 @@ impl WorkingSet {
         self.loaded.now
     }
 
-    /// The time that is written with a change: `now`, or slightly later, so that changes of a row sort in the order in which they happened.
+    /// The time that is written with a change. It is `now` or slightly later, so that changes of a row sort in the order in which they
+    /// happened.
     pub fn stamp(&self) -> Ms {
         self.ids.stamp()
     }
@@ -299,7 +301,7 @@ impl WorkingSet {
         self.find_task(id)?.ok_or(Halt::Rejected(Rejection::TaskNotFound))
     }
 
-    /// Which task runs in this context, and where tasks of it ran last.
+    /// Which task runs in this context, and where its tasks ran last.
     ///
     /// # Errors
     /// It is not loaded.
@@ -307,8 +309,8 @@ impl WorkingSet {
         self.loaded.contexts.get(context).ok_or_else(|| need(|keys| keys.contexts.insert(context.to_owned())))
     }
 
-    /// Writes a task back and updates the counts. Task states change in no other way. Returns the new revision, which replies about the
-    /// task must carry.
+    /// Writes a task back and updates the counts. This is the only way in which task states change. Returns the new revision, which replies
+    /// about the task must carry.
     pub fn put_task(&mut self, mut task: TaskState) -> i64 {
         let before = self.loaded.tasks.get(&task.id).and_then(Option::as_ref);
         task.revision = before.map_or(0, |before| before.revision) + 1;
@@ -338,7 +340,7 @@ impl WorkingSet {
         self.loaded.tasks.insert(task.id, None);
     }
 
-    /// As [`put_task`](Self::put_task), for a change that other replicas need not know.
+    /// Like [`put_task`](Self::put_task), but for a change that other replicas do not need.
     pub fn put_task_quietly(&mut self, task: TaskState) -> i64 {
         let id = task.id;
         let told = self.dirty.tasks.contains(&id) && !self.dirty.quiet_tasks.contains(&id);
@@ -349,7 +351,7 @@ impl WorkingSet {
         revision
     }
 
-    /// The actor as text: the key of the request, if it is a named one.
+    /// The actor as text. If the request used a named key, that key is shown instead.
     pub fn actor(&self, actor: &Actor) -> String {
         actor.named(&self.by)
     }
@@ -359,7 +361,7 @@ impl WorkingSet {
         self.audit_concerning(Concerns::default(), action, entity_type, entity_id, actor, detail);
     }
 
-    /// As [`audit`](Self::audit), for an entry that concerns a task or a worker which its entity and its actor don't name.
+    /// Like [`audit`](Self::audit), for an entry that concerns a task or a worker that neither its entity nor its actor names.
     pub fn audit_concerning(
         &mut self,
         concerns: Concerns<'_>,
@@ -391,7 +393,7 @@ impl WorkingSet {
         });
     }
 
-    /// Has the waiters for this subject re-evaluated, once for the whole batch.
+    /// Requests a re-evaluation of the tasks that wait for this subject, once for the whole batch.
     pub fn wake(&mut self, subject: Subject) {
         let known = self.dirty.wakeups.iter().find(|wakeup| wakeup.subject == subject).cloned();
         let wakeup = known.unwrap_or_else(|| {
@@ -405,7 +407,7 @@ impl WorkingSet {
     }
 }
 
-/// The result of a look-up; `None` if another program keeps the row locked.
+/// The result of a look-up, or `None` if another program keeps the row locked.
 pub fn unless_locked<T>(found: Result<T, Halt>) -> Result<Option<T>, Halt> {
     match found {
         Err(Halt::Locked) => Ok(None),

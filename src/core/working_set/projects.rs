@@ -7,17 +7,17 @@ use crate::ids::WorkerId;
 use crate::project::{Project, ProjectId, ProjectNode};
 use crate::row_keys::RowKeys;
 
-/// All projects, and what is known of the clones of those that were asked for.
+/// All projects, and the state of the clones of those that were asked for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadedProjects {
     /// All projects, by id.
     pub rows: BTreeMap<ProjectId, Project>,
-    /// What is known of the clones of the projects that were asked for, by project and worker.
+    /// The state of each clone of the projects that were asked for, by project and worker.
     pub nodes: BTreeMap<ProjectId, BTreeMap<WorkerId, ProjectNode>>,
 }
 
 impl LoadedProjects {
-    /// What the database returned for what was asked. A project without clones gets an empty entry.
+    /// Builds the set from the database's answer to the keys in `asked`. A project without clones gets an empty entry.
     pub fn new(asked: &RowKeys, rows: impl IntoIterator<Item = Project>, nodes: impl IntoIterator<Item = ProjectNode>) -> Self {
         let mut of_projects: BTreeMap<_, BTreeMap<_, _>> = asked.project_nodes.iter().map(|id| (*id, BTreeMap::new())).collect();
         for node in nodes {
@@ -32,13 +32,13 @@ impl LoadedProjects {
 pub struct DirtyProjects {
     /// Projects to insert or rewrite.
     pub written: BTreeSet<ProjectId>,
-    /// Projects to remove with all their nodes, after which none is written again: an id is given once.
+    /// Projects to remove with all their nodes. None of them is written again afterwards, because an id is never reused.
     pub removed: BTreeSet<ProjectId>,
     /// Nodes to insert or rewrite.
     pub nodes: BTreeSet<(ProjectId, WorkerId)>,
 }
 
-/// The one of these projects that a client means: by its name, else by its id. A name may look like an id.
+/// Selects the project that a client means: by name first, then by id. A name may look like an id.
 pub fn project_named<'a>(projects: impl Iterator<Item = &'a Project> + Clone, named: &str) -> Option<&'a Project> {
     let id = named.parse::<ProjectId>().ok();
     projects.clone().find(|project| project.name == named).or_else(|| projects.clone().find(|project| Some(project.id) == id))
@@ -69,7 +69,8 @@ impl WorkingSet {
         Ok(self.loaded_projects()?.rows.get(&id))
     }
 
-    /// The project with this name, else the one with this id. Nobody needs to lock it: who refers to it keeps what it needs of it.
+    /// The project with this name, or else the one with this id. It is read without a lock, because whoever refers to a project copies what
+    /// it needs of it.
     pub fn named_project(&self, named: &str) -> Result<Option<&Project>, Halt> {
         if let Some(all) = &self.loaded.projects {
             return Ok(project_named(all.rows.values(), named));
@@ -78,7 +79,7 @@ impl WorkingSet {
         Ok(found.as_ref())
     }
 
-    /// What is known of the clones of this project, by worker.
+    /// The state of this project's clones, by worker.
     ///
     /// # Errors
     /// They are not loaded, or some projects are locked.
@@ -92,14 +93,14 @@ impl WorkingSet {
         self.loaded.projects.get_or_insert_default().rows.insert(project.id, project);
     }
 
-    /// Adds or rewrites what is known of one clone of a project.
+    /// Adds or rewrites the state of one clone of a project.
     pub fn put_project_node(&mut self, node: ProjectNode) {
         self.dirty.projects.nodes.insert((node.project_id, node.node_id.clone()));
         let nodes = &mut self.loaded.projects.get_or_insert_default().nodes;
         nodes.entry(node.project_id).or_default().insert(node.node_id.clone(), node);
     }
 
-    /// Removes a project, and what is known of its clones.
+    /// Removes a project, and the state of its clones.
     pub fn remove_project(&mut self, id: ProjectId) {
         let projects = self.loaded.projects.get_or_insert_default();
         projects.rows.remove(&id);

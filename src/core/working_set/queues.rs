@@ -1,16 +1,16 @@
-//! The queues of a working set: what is set for them, and whether leases of their tasks may be made.
+//! The queues of a working set: their settings, and whether their tasks may be leased.
 
 use super::{Halt, WorkingSet, need};
 use crate::agent_queue::{ALL_QUEUES, AgentQueue, Closed};
 
 impl WorkingSet {
-    /// What is set for the queue; `None` if nothing is.
+    /// The settings of the queue; `None` if it has none.
     pub fn queue(&self, agent_slug: &str) -> Result<Option<&AgentQueue>, Halt> {
         let queue = self.loaded.queues.get(agent_slug).map(Option::as_ref);
         queue.ok_or_else(|| need(|keys| keys.places = true))
     }
 
-    /// Why no lease of this queue may be made; `None` if one may.
+    /// Why no task of this queue may be leased; `None` if one may.
     pub fn closed(&self, agent_slug: &str) -> Result<Option<Closed>, Halt> {
         if let Some(closed) = self.queue(ALL_QUEUES)?.and_then(|all| all.closed(0)) {
             return Ok(Some(closed));
@@ -19,11 +19,11 @@ impl WorkingSet {
         if self.loaded.locked_queues.contains(agent_slug) {
             return Err(Halt::Locked);
         }
-        // They were counted if there is a limit.
+        // The active leases were counted if the queue has a limit.
         Ok(queue.closed(self.loaded.active_leases.get(agent_slug).copied().unwrap_or_default()))
     }
 
-    /// Writes a queue with the next revision, which [`ALL_QUEUES`] gets too. A queue for which nothing is set loses its row.
+    /// Writes a queue with the next revision, which [`ALL_QUEUES`] gets too. The row of a queue without settings is removed.
     pub fn put_queue(&mut self, mut queue: AgentQueue) -> AgentQueue {
         let mut all = self.loaded.queues.get(ALL_QUEUES).cloned().flatten().unwrap_or_default();
         queue.revision = all.revision + 1;

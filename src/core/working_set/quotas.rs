@@ -1,4 +1,4 @@
-//! What the submit keys of a working set may have, and what they have.
+//! The quotas of the submit and member keys of a working set, and their use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,17 +10,17 @@ use crate::task::TaskState;
 /// The quota of a key, and how much of it is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QuotaUse {
-    /// What the key may have.
+    /// The limits of the key.
     pub quota: Quota,
     /// How many of its tasks have not finished.
     pub open_tasks: i64,
-    /// When all room of `max_tasks_per_minute` is back, if no further task is created.
+    /// When the whole allowance of `max_tasks_per_minute` is available again, if no further task is created.
     pub refilled_at: Ms,
-    /// As the leader measured it last, and what was created since.
+    /// The stored bytes: the leader's last measurement, plus what was created since.
     pub stored_bytes: i64,
 }
 
-/// A key that is missing was not asked for; `None` means that it does not exist.
+/// A key that is missing was not asked for. `None` means that it does not exist.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadedQuotas {
     /// By the names of the keys.
@@ -29,12 +29,12 @@ pub struct LoadedQuotas {
     pub locked: BTreeSet<String>,
 }
 
-/// The keys whose quota, or its use, a batch changed.
+/// The keys whose quota or use a batch changed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DirtyQuotas {
-    /// Names of keys whose quota, or its use, is written.
+    /// Names of keys whose quota and use are written.
     pub written: BTreeSet<String>,
-    /// One of them has another quota: other replicas have to know.
+    /// Whether the quota of one of them changed, so that other replicas have to read it again.
     pub has_changed: bool,
 }
 
@@ -54,7 +54,7 @@ impl WorkingSet {
         self.loaded.quotas.uses.insert(key.to_owned(), Some(used));
     }
 
-    /// Counts the open tasks of a loaded key anew when one of its tasks changes.
+    /// Updates the number of open tasks of a loaded key when one of its tasks changes.
     pub(super) fn count_open(&mut self, task: &TaskState, was_open: bool) {
         if let Some(owner) = &task.owner
             && let Some(Some(used)) = self.loaded.quotas.uses.get_mut(owner)

@@ -25,7 +25,7 @@ impl WorkingSet {
         self.find_worker(id)?.ok_or(Halt::Rejected(Rejection::WorkerNotFound))
     }
 
-    /// The worker, possibly as it was a moment ago; for decisions that need only a hint.
+    /// The worker, possibly as it was a moment ago. Use this for decisions that need only a hint.
     pub fn observed_worker(&self, id: &str) -> Result<Option<&Worker>, Halt> {
         match self.loaded.workers.get(id).or_else(|| self.loaded.observed_workers.get(id)) {
             Some(worker) => Ok(worker.as_ref()),
@@ -34,12 +34,12 @@ impl WorkingSet {
         }
     }
 
-    /// The worker's used slots. If they are not known, none is, and they are not exact.
+    /// The worker's used slots. If they were not loaded, the answer is an inexact empty set.
     pub fn slots(&self, worker: &str) -> Slots {
         self.loaded.slots.get(worker).copied().unwrap_or(Slots { used: 0, exact: false })
     }
 
-    /// Returns the worker as it is written.
+    /// Writes a worker with the next revision. Returns the worker as it is written.
     pub fn put_worker(&mut self, mut worker: Worker) -> Worker {
         worker.revision = self.next_worker_revision(&worker.id);
         worker.updated_at = self.stamp();
@@ -50,7 +50,7 @@ impl WorkingSet {
         worker
     }
 
-    /// Removes a worker. Its row stays as a tombstone for a while, so that the revision goes on rising.
+    /// Removes a worker. Its row stays as a tombstone for a while, so that the revision keeps rising.
     pub fn remove_worker(&mut self, id: &str) {
         self.next_worker_revision(id);
         self.dirty.workers.remove(id);

@@ -1,5 +1,5 @@
-//! Follows the commits of other replicas, and notifies them of own commits. A notification has no content and may be lost; changes are
-//! always read from the feed.
+//! Follows the commits of other replicas, and notifies them of this replica's commits. A notification has no content and may be lost; the
+//! changes are always read from the feed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,11 +30,11 @@ pub(crate) struct Feed {
     database: Arc<dyn Database>,
     replica: Arc<Replica>,
     clock: Arc<Clock>,
-    /// This replica has committed; the others must be notified.
+    /// Wakes `notify`: this replica has committed, and the others must be notified.
     committed: Notify,
-    /// The feed must be read at once.
+    /// Wakes `follow`: the feed must be read at once.
     wanted: Notify,
-    /// Commits may have been missed; the cache must be rebuilt.
+    /// Wakes `follow`: commits may have been missed, so the cache must be rebuilt.
     missed: Notify,
 }
 
@@ -53,17 +53,17 @@ impl Feed {
         self.committed.notify_one();
     }
 
-    /// Reads the feed now.
+    /// Requests a read of the feed.
     pub(crate) fn want(&self) {
         self.wanted.notify_one();
     }
 
-    /// Rebuilds the cache.
+    /// Requests a rebuild of the cache.
     pub(crate) fn want_rebuild(&self) {
         self.missed.notify_one();
     }
 
-    /// Reads the suspects of the cache again, if there are any.
+    /// Requests a new read of the cache's suspects, if there are any.
     pub(crate) fn check_suspects(&self) {
         if self.replica.lock().cache.has_suspects() {
             self.want();
@@ -112,7 +112,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Notifies other replicas of commits: of the first at once, then at most five times a second.
+    /// Notifies other replicas of commits: of the first one at once, and then at most five times a second.
     pub(crate) async fn notify(self: Arc<Self>, background: Background) {
         loop {
             tokio::select! {
@@ -120,7 +120,7 @@ impl Feed {
                 () = background.stopped() => return,
                 () = self.committed.notified() => {}
             }
-            // If the notification is lost, they read the feed a quarter of a second later.
+            // If the notification is lost, the other replicas still read the feed a quarter of a second later.
             let _ = self.database.notify().await;
             tokio::select! {
                 biased;
@@ -141,7 +141,7 @@ impl Feed {
         Ok(CaughtUp { gap: false, more: feed.more })
     }
 
-    /// Reads the rows that the entries name. Their positions are recorded last, so that an error does not skip entries.
+    /// Reads the rows that the entries name. The entries' positions are recorded last, so that an error does not skip entries.
     async fn take_over(&self, entries: &[FeedEntry], read: &CacheRead) -> Result<()> {
         if entries.iter().any(|entry| entry.changes.queues) {
             self.read_queues().await?;
@@ -184,7 +184,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Reads what is set for the queues.
+    /// Reads the settings of the queues.
     pub(crate) async fn read_queues(&self) -> Result<()> {
         let rows = self.database.queues().await?;
         self.replica.put_queues(rows);
@@ -199,11 +199,11 @@ impl Feed {
         read.map(drop)
     }
 
-    /// Reads everything that the cache shows again, concurrently with writes: at the start, and after commits may have been missed. It ends
-    /// under any load, because it reads only what existed when it began; later commits are in the feed after the positions of the counts.
+    /// Reads everything again that the cache shows, while writes go on: at the start, and after commits may have been missed. It terminates
+    /// under any load, because it reads only what existed when it began. Later commits are in the feed after the positions of the counts.
     pub(crate) async fn rebuild(&self) -> Result<()> {
         self.clock.set(self.database.now().await?);
-        // The feed is followed from the positions that come with the counts, so copies that were read before them are suspects.
+        // The feed is followed from the positions that come with the counts, so copies that were read before the counts are suspects.
         self.read_counts().await?;
         self.read_queues().await?;
         let read = self.replica.begin_rebuild();
@@ -231,7 +231,7 @@ impl Feed {
                 break;
             }
         }
-        // Rows that were shown before and have not appeared are read by id.
+        // Rows that the cache still shows but that have not appeared in the pages are read by id.
         let (tasks, workers) = {
             let remembered = self.replica.lock();
             (remembered.cache.unconfirmed_tasks(&read), remembered.cache.unconfirmed_workers(&read))
@@ -239,7 +239,7 @@ impl Feed {
         self.read_again(&tasks, &workers, &read).await
     }
 
-    /// Reads the suspects again: rows that are shown by copies older than the last rebuild.
+    /// Reads the suspects again: rows whose copies in the cache are older than the last rebuild.
     async fn clear_suspects(&self) -> Result<()> {
         let read = self.replica.begin_read();
         let suspects = self.replica.lock().cache.take_suspects();
@@ -251,7 +251,7 @@ impl Feed {
         outcome
     }
 
-    /// Reads these tasks and workers by id; those that are not found were removed.
+    /// Reads these tasks and workers by id. Those that are not found were removed.
     async fn read_again(&self, tasks: &[TaskId], workers: &[WorkerId], read: &CacheRead) -> Result<()> {
         for page in tasks.chunks(PAGE) {
             let rows = self.database.task_states(page).await?;
@@ -273,7 +273,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Takes in rows, and tells those that are the newest.
+    /// Adds rows to the cache, and announces those that are the newest.
     fn put_tasks(&self, remembered: &mut Remembered, mut rows: Vec<TaskState>, read: &CacheRead) {
         let older = remembered.put_tasks(rows.iter(), read);
         rows.retain(|task| !older.contains(&task.id));

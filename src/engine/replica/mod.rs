@@ -1,5 +1,5 @@
-//! The replica cache: what this process remembers of the database. Commits of this process reach it at once, those of others by the
-//! [`feed`]. It answers queries without a read of the database, and notifies watchers.
+//! The replica cache: this process's copy of parts of the database. It receives commits of this process at once, and those of other
+//! replicas through the [`feed`]. It answers queries without a read of the database, and notifies watchers.
 
 pub(super) mod feed;
 mod queues;
@@ -32,15 +32,15 @@ use remembered::Remembered;
 
 /// How many commits a slow watcher may fall behind before it must read everything again.
 const CHANGES_KEPT: usize = 256;
-/// How many workers a lease call proposes; more are considered if none of them is suitable.
+/// How many workers a lease call proposes. More are considered if none of them is suitable.
 const SHORTLIST: usize = 4;
 
 /// Numbers of tasks, leases and workers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
-    /// The numbers of tasks, without statuses that no task has.
+    /// The numbers of tasks by status. Statuses that no task has are left out.
     pub tasks_by_status: BTreeMap<Status, i64>,
-    /// All leases that were ever granted.
+    /// The number of leases that were ever granted.
     pub leases_total: i64,
     /// Tasks that are leased or running.
     pub leases_active: i64,
@@ -50,24 +50,24 @@ pub struct Stats {
     pub workers_online: i64,
 }
 
-/// What a worker must do besides running its tasks.
+/// Instructions to a worker, besides running its tasks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Directives {
-    /// Tasks of its leases that are to be cancelled: it ends their runs.
+    /// Tasks of its leases whose runs it must end, because they are to be cancelled.
     pub cancel: Vec<TaskId>,
-    /// The leases of these tasks.
+    /// The leases of these tasks, in `cancel`.
     pub cancel_leases: Vec<LeaseId>,
-    /// Tasks with an answer for their runs.
+    /// Tasks whose runs have an answer to fetch.
     pub answered: Vec<TaskId>,
-    /// It gets no more tasks; its runs go on.
+    /// Whether it gets no more tasks. Its current runs go on.
     pub drain: bool,
-    /// Accounts that it must not use, because other workers found that they are out of quota.
+    /// Accounts that it must not use, because other workers found them to be out of quota.
     pub paused_accounts: Vec<PausedAccount>,
     /// Accounts whose pauses an administrator has ended.
     pub resumed_accounts: Vec<ResumedAccount>,
 }
 
-/// What this process remembers of the database: a cache, with queries that need no read.
+/// This process's cache of the database, with queries that need no read.
 pub struct Replica {
     remembered: Mutex<Remembered>,
     specs: Arc<Specs>,
@@ -76,7 +76,7 @@ pub struct Replica {
 }
 
 /// An open read for the cache, which ends when this is dropped. Until then the cache forgets nothing that it learns, so that it can tell
-/// which of the rows read are outdated.
+/// which of the rows that were read are outdated.
 pub(super) struct OpenRead {
     replica: Arc<Replica>,
     read: CacheRead,
@@ -116,7 +116,7 @@ impl Replica {
         OpenRead { replica: self.clone(), read: self.lock().cache.begin_rebuild() }
     }
 
-    /// Adds what a batch loaded and changed; if it was committed, also counts it and notifies watchers.
+    /// Adds what a batch loaded and changed to the cache. If the batch was committed, also counts its changes and notifies watchers.
     pub(super) fn publish(&self, set: &WorkingSet, committed: Option<Position>, read: &CacheRead) {
         for spec in &set.dirty.specs {
             self.specs.put(spec.clone());
@@ -145,7 +145,7 @@ impl Replica {
         }
     }
 
-    /// Takes in a batch that a maintenance job has committed.
+    /// Adds the changes of a batch that a maintenance job has committed.
     pub(super) fn publish_removal(&self, removed: &[TaskId], counts: &CountDeltas, committed: Position) {
         let mut remembered = self.lock();
         remembered.remove_tasks(removed);
@@ -153,20 +153,20 @@ impl Replica {
         self.announce(&remembered, Changes { removed_tasks: removed.to_vec(), ..Changes::default() });
     }
 
-    /// Takes in all queues, as they were read at one moment.
+    /// Replaces all queues by these rows, which were read in one snapshot.
     fn put_queues(&self, rows: Vec<AgentQueue>) {
         self.lock().put_queues(rows);
         self.alarms.push_due.ring();
     }
 
-    /// The refusal of some queues is over.
+    /// Ends the refusal with this number, for the queues that it still closes.
     pub(super) fn forget_refusal(&self, number: u64) {
         self.lock().forget_refusal(number);
         self.alarms.push_due.ring();
     }
 
-    /// Notifies watchers and reconcilers, under the lock of what is remembered: an object's changes are told in their order, and never one that
-    /// is older than what is remembered.
+    /// Notifies watchers and reconcilers. It is called under the lock of the cache, so that the changes of an object are announced in their
+    /// order, and never one that is older than the cached state.
     fn announce(&self, remembered: &Remembered, changes: Changes) {
         if changes.is_empty() {
             return;
@@ -185,7 +185,7 @@ impl Replica {
         if !changes.workers.is_empty() {
             self.alarms.worker_silent.ring();
         }
-        // A task may be ready, or a worker may have a free slot.
+        // A task may have become ready, or a worker may have got a free slot.
         let may_push = !changes.workers.is_empty() || changes.tasks.iter().any(|task| task.lease.is_none());
         if may_push && remembered.cache.fleet.has_pushed_workers() {
             self.alarms.push_due.ring();
@@ -193,11 +193,11 @@ impl Replica {
         if changes.reset {
             self.alarms.ring_all();
         }
-        // Sending fails if there are no watchers.
+        // Sending fails only if there are no watchers, which is fine.
         let _ = self.changes.send(Arc::new(changes));
     }
 
-    /// Records a sign of life of the worker; returns whether it counts as lost.
+    /// Records a sign of life of the worker. Returns whether the worker is marked as lost.
     pub(super) fn see(&self, worker: &str, at: Ms) -> bool {
         let mut remembered = self.lock();
         let fleet = &mut remembered.cache.fleet;
@@ -213,7 +213,7 @@ impl Replica {
         self.changes.subscribe()
     }
 
-    /// The current numbers, as far as this replica has heard.
+    /// The current numbers, as far as this replica has heard of commits.
     pub fn stats(&self) -> Stats {
         self.lock().stats()
     }
@@ -223,12 +223,12 @@ impl Replica {
         self.lock().commits()
     }
 
-    /// Tasks by agent, priority and status.
+    /// The numbers of tasks by agent, priority and status.
     pub fn counts(&self) -> Counts {
         self.lock().counts.tasks.clone()
     }
 
-    /// The queues for which something is set; that of all queues comes first.
+    /// The queues that have settings. That of all queues comes first.
     pub fn queues(&self) -> Vec<AgentQueue> {
         self.lock().queues.rows().cloned().collect()
     }
@@ -238,7 +238,7 @@ impl Replica {
         self.lock().queues.tasks().clone()
     }
 
-    /// How many more tasks of this agent its queue lets run now: 0 if it is paused, `i64::MAX` if it has no limit.
+    /// How many more tasks of this agent its queue allows to run now: 0 if it is paused, `i64::MAX` if it has no limit.
     pub fn room_in_queue(&self, agent_slug: &str) -> i64 {
         self.lock().queues.room(agent_slug)
     }
@@ -255,29 +255,29 @@ impl Replica {
         fleet.workers().map(|worker| (worker.clone(), fleet.free(&worker.id).max(0))).collect()
     }
 
-    /// The workers whose names begin with this, each with the tasks that it has leased.
+    /// The workers whose names begin with this prefix, each with its leased tasks.
     pub fn workers_named(&self, prefix: &str) -> Vec<(Worker, Vec<TaskId>)> {
         self.lock().cache.fleet.named(prefix).map(|(worker, tasks)| (worker.clone(), tasks.collect())).collect()
     }
 
-    /// Whether the worker is known, and how many are.
+    /// Whether the cache has this worker, and how many workers it has.
     pub fn knows_worker(&self, id: &str) -> (bool, usize) {
         let remembered = self.lock();
         let fleet = &remembered.cache.fleet;
         (fleet.worker(id).is_some(), fleet.workers().count())
     }
 
-    /// Whether another agent than `instance` works under the name.
+    /// Whether an agent other than `instance` works under the name.
     pub fn is_of_other(&self, worker: &str, instance: Option<InstanceId>) -> bool {
         self.lock().cache.fleet.worker(worker).is_some_and(|worker| worker.is_of_other(instance))
     }
 
-    /// The number of the worker's leases that are active; 0 if it is unknown.
+    /// The number of the worker's active leases; 0 for an unknown worker.
     pub fn active_leases(&self, worker: &str) -> i64 {
         i64::from(self.lock().cache.fleet.used(worker).count_ones())
     }
 
-    /// `accounts` are those of the worker that other workers use, too.
+    /// What the worker must do. `accounts` are the worker's accounts that other workers use, too.
     pub fn directives(&self, worker: &str, accounts: &[String], now: Ms) -> Directives {
         let remembered = self.lock();
         Directives {
@@ -290,7 +290,7 @@ impl Replica {
         }
     }
 
-    /// What is paused on workers that are not offline.
+    /// The pauses of all workers that are not offline.
     pub fn pauses(&self) -> Vec<(WorkerId, Pause)> {
         let remembered = self.lock();
         let there = remembered.cache.fleet.workers().filter(|worker| worker.shown_status() != WorkerStatus::Offline);
@@ -302,7 +302,7 @@ impl Replica {
         self.lock().cache.fleet.all_held().filter(|held| held.asks).map(|held| held.task).collect()
     }
 
-    /// Why the task does not run yet, or its run does not go on. `None` if workers are free and it only waits for its turn.
+    /// Why the task does not run yet, or why its run does not go on. `None` if workers are free and the task only waits for its turn.
     pub fn waiting(&self, task: &TaskState, now: Ms) -> Option<WaitingState> {
         if let Some(question) = task.asks() {
             return Some(WaitingState::asked(question));
@@ -321,21 +321,22 @@ impl Replica {
         let short =
             || Some(WaitingState::short(required, remembered.cache.fleet.shortage(required, task.ready_at.unwrap_or_default(), now)?));
         match task.parked {
-            // Its worker could have it.
+            // The worker that has its session could take it, unless the queue is closed.
             Some(parked @ Parked::Reserved) => Some(closed().unwrap_or_else(|| WaitingState::parked(task, parked))),
-            // Its dependencies may be unfinished too.
+            // A suspended task is shown as suspended, even if its dependencies are unfinished too.
             Some(_) if task.suspend => Some(WaitingState::parked(task, Parked::Suspended)),
             Some(parked) => Some(WaitingState::parked(task, parked)),
             None => closed().or_else(short),
         }
     }
 
-    /// How many workers serve the agent, online or not; without an agent, how many there are.
+    /// How many workers serve the agent, online or not. Without an agent: how many workers there are.
     pub fn serving(&self, agent_slug: Option<&str>) -> usize {
         self.lock().cache.fleet.serving(agent_slug)
     }
 
-    /// What to tell of the agent of a new task, if it is probably misspelt. An agent whose queue somebody has paused or limited is not.
+    /// A warning about the agent of a new task, if its name is probably misspelt. An agent whose queue is paused or limited counts as
+    /// intended.
     pub fn unknown_agent(&self, agent_slug: &str) -> Option<String> {
         let remembered = self.lock();
         let has_queue = remembered.queues.rows().any(|queue| queue.agent_slug == agent_slug);

@@ -1,5 +1,5 @@
-//! What is remembered of the queues of agents: what is set for them, and how many tasks they have. It is a hint: a lease is made only
-//! after the queue was read under lock.
+//! The cached state of the agents' queues: their settings, and how many tasks they have. It is only a hint: before a lease is made, the
+//! queue is read under lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,25 +10,25 @@ use bloom_core::working_set::Counts;
 /// The tasks of one agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentTasks {
-    /// Queued, ready or not.
+    /// Queued tasks, whether ready or not.
     pub queued: i64,
-    /// Leased or running.
+    /// Tasks that are leased or running.
     pub active: i64,
 }
 
 #[derive(Default)]
 pub(crate) struct Queues {
-    /// The queues for which something is set, as they were all read at one moment.
+    /// The queues that have settings, as read in one snapshot.
     rows: BTreeMap<String, AgentQueue>,
     tasks: BTreeMap<String, AgentTasks>,
-    /// Queues whose candidates the database has just refused although they seem to be open, each with the number of the refusal.
+    /// Queues whose candidates the database has just refused although the cache shows them as open, each with the number of the refusal.
     refused: BTreeMap<String, u64>,
     refusals: u64,
 }
 
-/// The state of the queues as the database has answered during one claim. It takes precedence over what is remembered.
+/// The state of the queues as the database reported it during one claim. It takes precedence over the cache.
 pub(crate) struct QueueState {
-    /// The queues that are closed; [`ALL_QUEUES`] among them if all are paused.
+    /// The queues that are closed, including [`ALL_QUEUES`] if all are paused.
     pub closed: BTreeSet<String>,
     /// The agents that have ready tasks.
     pub ready: BTreeSet<String>,
@@ -41,7 +41,7 @@ impl QueueState {
 }
 
 impl Queues {
-    /// Takes in all queues, unless newer ones are known. Returns whether they were taken.
+    /// Replaces all queues, unless the cache has newer ones. Returns whether they were replaced.
     pub(crate) fn put(&mut self, rows: Vec<AgentQueue>) -> bool {
         let rows: BTreeMap<_, _> = rows.into_iter().map(|queue| (queue.agent_slug.clone(), queue)).collect();
         let newest = |rows: &BTreeMap<String, AgentQueue>| rows.get(ALL_QUEUES).map_or(0, |all| all.revision);
@@ -59,7 +59,7 @@ impl Queues {
         self.count(counts);
     }
 
-    /// Adds to the numbers of tasks. Returns the agents of limited queues that have fewer active leases.
+    /// Adds to the numbers of tasks. Returns the agents of limited queues whose number of active leases went down.
     pub(crate) fn count(&mut self, deltas: &Counts) -> Vec<String> {
         let mut fewer: BTreeMap<&String, i64> = BTreeMap::new();
         for ((agent_slug, _, status), n) in deltas {
@@ -82,7 +82,7 @@ impl Queues {
         fewer.into_iter().filter(|(agent_slug, n)| *n < 0 && is_limited(agent_slug)).map(|(agent_slug, _)| agent_slug.clone()).collect()
     }
 
-    /// The queues for which something is set; that of all queues comes first.
+    /// The queues that have settings. That of all queues comes first.
     pub(crate) fn rows(&self) -> impl Iterator<Item = &AgentQueue> {
         self.rows.values()
     }
@@ -101,7 +101,7 @@ impl Queues {
         self.tasks.get(agent_slug).map_or(0, |tasks| tasks.active)
     }
 
-    /// Why no lease of this queue is made; `None` if one can be.
+    /// Why the queue currently grants no lease; `None` if it does.
     pub(crate) fn closed(&self, agent_slug: &str) -> Option<Closed> {
         let closed = |slug: &str| self.rows.get(slug)?.closed(self.active(slug));
         closed(ALL_QUEUES).or_else(|| closed(agent_slug))
@@ -121,14 +121,14 @@ impl Queues {
         if self.is_open(agent_slug) { queued.min(self.room(agent_slug)) } else { 0 }
     }
 
-    /// How many more leases the queue allows, as far as is known what is set for it: 0 if it is closed, `i64::MAX` without a limit.
+    /// How many more leases the queue allows, by its cached settings: 0 if it is closed, `i64::MAX` without a limit.
     pub(crate) fn room(&self, agent_slug: &str) -> i64 {
         let limit = self.rows.get(agent_slug).and_then(|queue| queue.max_concurrency);
         if self.closed(agent_slug).is_some() { 0 } else { limit.map_or(i64::MAX, |limit| limit - self.active(agent_slug)) }
     }
 
-    /// Treats those of these queues that seem to be open as closed, until there is news of them or the refusal is forgotten. Returns its
-    /// number; `None` if they are all known to be closed.
+    /// Treats these queues as closed if the cache shows them as open, until there is news of them or the refusal is forgotten. Returns the
+    /// number of the refusal, or `None` if the cache already shows all of them as closed.
     pub(crate) fn refuse(&mut self, agents: &[String]) -> Option<u64> {
         self.refusals += 1;
         let outdated: Vec<&String> = agents.iter().filter(|agent_slug| self.closed(agent_slug).is_none()).collect();
@@ -137,7 +137,7 @@ impl Queues {
         number
     }
 
-    /// Returns the agents whose queues were refused with this number, without news of them since then.
+    /// Forgets the refusal with this number. Returns the agents whose queues it still closed, because there was no news of them.
     pub(crate) fn forget_refusal(&mut self, number: u64) -> Vec<String> {
         self.refused.extract_if(.., |_, refusal| *refusal == number).map(|(agent_slug, _)| agent_slug).collect()
     }

@@ -1,4 +1,4 @@
-//! The state of the replica cache, under its lock: the cache of tasks and workers, the counts, the positions up to which writers were
+//! The state of the replica cache, behind its lock: the cache of tasks and workers, the counts, the positions up to which each writer was
 //! followed, and the open claims.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ pub(crate) struct Remembered {
     pub queues: Queues,
     /// Open claims by worker; each is woken when there may be work for it.
     pollers: BTreeMap<WorkerId, Vec<Poller>>,
-    /// Rises when there is new work for waiting claims.
+    /// Rises whenever there is new work for waiting claims.
     round: u64,
     pub counts: CountDeltas,
     /// For each writer, the number of its last batch that is in the counts.
@@ -34,11 +34,12 @@ pub(crate) struct Remembered {
     own: Vec<i64>,
     /// The count changes that arrive while the counts are being read.
     counted_meanwhile: Option<Vec<(Position, CountDeltas)>>,
-    /// Workers to which a push failed because another program keeps a row locked, and when that was. They get no pushes for a while.
+    /// Workers that a push failed for because another program keeps a row locked, and the time of the failure. They get no pushes for a
+    /// while.
     passed_over: BTreeMap<WorkerId, Instant>,
 }
 
-/// Longer than tasks are withheld for the same reason, so that such a task goes to another worker.
+/// This is longer than tasks are withheld for the same reason, so that such a task goes to another worker.
 const PASSED_OVER_FOR: Duration = Duration::from_secs(5);
 
 /// An open claim.
@@ -49,12 +50,12 @@ struct Poller {
 }
 
 impl Remembered {
-    /// Must be called before the counts are read again; [`end_counts`](Self::end_counts) must follow.
+    /// Must be called before the counts are read again, and followed by [`end_counts`](Self::end_counts).
     pub(crate) fn begin_counts(&mut self) {
         self.counted_meanwhile = Some(Vec::new());
     }
 
-    /// Replaces the counts by those that were read, and adds the commits that the snapshot does not contain.
+    /// Replaces the counts by those that were read, and adds the commits that the snapshot does not include.
     pub(crate) fn end_counts(&mut self, read: Option<CountsAt>) {
         let meanwhile = self.counted_meanwhile.take().unwrap_or_default();
         let Some(CountsAt { counts, positions }) = read else { return };
@@ -70,13 +71,13 @@ impl Remembered {
             let now = self.positions.entry(*own).or_default();
             *now = n.max(*now);
         }
-        // The counts may contain ends of leases that were not heard of one by one.
+        // The counts may include ends of leases that this replica has not heard of one by one.
         for agent_slug in self.queues.limited() {
             self.wake_for_queue(&agent_slug);
         }
     }
 
-    /// The positions up to which writers were followed, and the own writers.
+    /// The positions up to which each writer was followed, and the ids of this process's writers.
     pub(crate) fn positions(&self) -> (Vec<Position>, Vec<i64>) {
         (self.positions.iter().map(|(writer, n)| Position { writer: *writer, n: *n }).collect(), self.own.clone())
     }
@@ -105,7 +106,7 @@ impl Remembered {
         }
     }
 
-    /// Takes in all queues, and wakes claims for those that are open now.
+    /// Replaces all queues, and wakes claims for those that are open now.
     pub(crate) fn put_queues(&mut self, rows: Vec<AgentQueue>) {
         if self.queues.put(rows) {
             let agents: Vec<String> = self.queues.tasks().keys().cloned().collect();
@@ -113,7 +114,7 @@ impl Remembered {
         }
     }
 
-    /// The refusal is over: if there was no news since then, it may have been outdated itself.
+    /// Ends a refusal. If there was no news of its queues since then, the refusal itself may be outdated.
     pub(crate) fn forget_refusal(&mut self, number: u64) {
         let mut agents = self.queues.forget_refusal(number);
         if agents.iter().any(|slug| slug == ALL_QUEUES) {
@@ -122,8 +123,8 @@ impl Remembered {
         self.wake_for_queues(&agents);
     }
 
-    /// Wakes as many claims as the queue has room for. The namespaces and projects of its tasks are not known, so this many of the workers of
-    /// each.
+    /// Wakes as many claims as the queue has room for. The namespaces and projects of its tasks are unknown, so this many claims are woken
+    /// in each group of workers that serve the same ones.
     fn wake_for_queue(&mut self, agent_slug: &str) {
         let leasable = self.queues.leasable(agent_slug);
         if leasable <= 0 {
@@ -139,7 +140,7 @@ impl Remembered {
         }
     }
 
-    /// Returns whether the row is the newest.
+    /// Adds a worker's row and wakes the claims that it may concern. Returns whether the row is the newest.
     pub(crate) fn put_worker(&mut self, worker: &Worker, read: &CacheRead) -> bool {
         let fleet = &self.cache.fleet;
         let before = (fleet.free(&worker.id), fleet.takes_tasks(&worker.id));
@@ -168,7 +169,7 @@ impl Remembered {
         self.wake_for_queues(&kept_before);
     }
 
-    /// A read of all workers has not found this worker.
+    /// Handles a worker that a read of all workers has not found.
     pub(crate) fn forget_worker(&mut self, id: &str, read: &CacheRead) {
         let kept_before = self.cache.fleet.kept_agents(id);
         self.cache.forget_worker(id, read);
@@ -180,7 +181,7 @@ impl Remembered {
         agents.iter().for_each(|agent_slug| self.wake_for_queue(agent_slug));
     }
 
-    /// Adds rows and wakes the claims that they may concern. Returns the tasks whose rows are not the newest.
+    /// Adds rows, and wakes the claims that they may concern. Returns the tasks whose rows are not the newest.
     pub(crate) fn put_tasks<'a>(&mut self, tasks: impl Iterator<Item = &'a TaskState>, read: &CacheRead) -> Vec<TaskId> {
         let mut older = Vec::new();
         let mut ready: BTreeMap<Requirement<'_>, i64> = BTreeMap::new();
@@ -222,7 +223,7 @@ impl Remembered {
         }
     }
 
-    /// Makes the tasks that a claim or a push held available to others again.
+    /// Makes tasks available to others again that a claim or a push held.
     pub(crate) fn give_back(&mut self, tasks: &[TaskId]) {
         self.cache.queue.give_back(tasks);
         self.wake_for_all(tasks);
@@ -281,8 +282,8 @@ impl Remembered {
         }
     }
 
-    /// Wakes as many waiting workers as are needed for this many new tasks, those that name the agent and those with the
-    /// most free slots first.
+    /// Wakes as many waiting workers as this number of new tasks needs. Workers that name the agent come first, then those with the most
+    /// free slots.
     fn wake_for(&mut self, required: Requirement<'_>, tasks: i64) {
         if self.queues.is_open(required.agent_slug) {
             self.round += 1;
@@ -309,9 +310,9 @@ impl Remembered {
         (self.cache.fleet.free(id), self.cache.fleet.worker(id).map(|worker| worker.last_seen), id.clone())
     }
 
-    /// Called after each try of a claim. If claimable tasks are left, wakes another claim that can have one; if there is none, one of a
-    /// worker that some are reserved for. Each is woken at most once per round, because this replica may wrongly believe that a worker has a
-    /// free slot.
+    /// Called after each try of a claim. If claimable tasks are left, it wakes another claim that can take one. If no claim can, it wakes
+    /// one for a worker that has reserved tasks. Each claim is woken at most once per round, because this replica may wrongly believe that
+    /// a worker has a free slot.
     pub(crate) fn pass_on(&mut self) {
         let queues = &self.queues;
         let is_open = |agent_slug: &str| queues.is_open(agent_slug);
@@ -334,8 +335,9 @@ impl Remembered {
         }
     }
 
-    /// The windows of the queue that have tasks for the worker. While some queue is closed, or some agent is for the worker, a worker that names
-    /// no agents uses the windows of the agents that have tasks: a window on all tasks could be full of tasks that it may not have.
+    /// The windows of the queue that have tasks for the worker. A worker that names no agents normally uses a window on all tasks. While
+    /// some queue is closed, or a pause closes some agents on this worker, it uses the windows of the agents that have tasks instead,
+    /// because a window on all tasks could be full of tasks that it may not have.
     pub(crate) fn scopes(&self, worker: &str, queue_state: Option<&QueueState>) -> Vec<Scope> {
         let known = self.cache.fleet.worker(worker);
         let capabilities = known.map(|worker| &worker.capabilities);

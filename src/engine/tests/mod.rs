@@ -1,4 +1,4 @@
-//! Engines over a database whose errors and delays the tests decide. Time is virtual: it passes only while all tasks wait.
+//! Engines on a database whose errors and delays the tests control. Time is virtual: it passes only while all tasks wait.
 
 mod batches;
 mod commits_in_doubt;
@@ -34,7 +34,7 @@ async fn engine(database: &ScriptedDatabase, seed: u64) -> Engine {
     Engine::start(Arc::new(database.clone()), Metrics::new().unwrap(), options).await.unwrap()
 }
 
-/// A command that creates one task, in a context of its own.
+/// A command that creates one task, in its own context.
 fn create(prompt: &str) -> Command<op::Create> {
     op::Create { tasks: vec![TaskSpec { prompt: prompt.into(), ..spec(prompt) }] }.into()
 }
@@ -61,7 +61,7 @@ fn tasks_in(database: &ScriptedDatabase) -> usize {
     database.tables().memory.tasks.len()
 }
 
-/// Waits for the next change for which this holds.
+/// Waits for the next change that satisfies this predicate.
 async fn heard(changes: &mut broadcast::Receiver<Arc<Changes>>, mut is_it: impl FnMut(&Changes) -> bool) -> Arc<Changes> {
     loop {
         let change = timeout(Duration::from_secs(60), changes.recv()).await.expect("a change is announced in time").unwrap();

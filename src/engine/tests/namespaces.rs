@@ -1,4 +1,4 @@
-//! Workers that serve only some Kubernetes namespaces: what their claims look at, and which of them are woken.
+//! Workers that serve only some Kubernetes namespaces: which tasks their claims look at, and which of the workers are woken.
 
 use bloom_core::command::{QueueChange, WorkerChange};
 use bloom_core::namespace::{KubernetesObject, qualified};
@@ -21,7 +21,7 @@ async fn created_in(engine: &Engine, namespace: &str, uids: std::ops::Range<u128
     engine.writers.submit(op::Create { tasks: uids.map(|uid| of(namespace, uid)).collect() }).await.unwrap();
 }
 
-/// The claim waits, gets a task as soon as the change is made, and before it would look again by itself.
+/// Checks that a waiting claim gets a task as soon as the change is made, before it would look again by itself.
 async fn is_woken(engine: &Engine, worker: &str, change: impl Future<Output = ()>) {
     let (leased, changed_at) = tokio::join!(engine.claims.claim(claim(worker, 10_000)), async {
         tokio::time::sleep(Duration::from_millis(2_300)).await;
@@ -58,7 +58,7 @@ async fn new_tasks_wake_the_claims_that_can_have_them() {
     register(&engine, "all").await;
     is_woken(&engine, "a", created_in(&engine, "a", 1..2)).await;
     is_woken(&engine, "all", created_in(&engine, "b", 2..3)).await;
-    // A task of another namespace is not for it.
+    // A task of another namespace is not for this worker.
     let (leased, ()) = tokio::join!(engine.claims.claim(claim("a", 3_000)), created_in(&engine, "b", 3..4));
     assert!(leased.unwrap().is_empty());
     assert_eq!(engine.claims.claim(claim("b", 0)).await.unwrap().len(), 1);
@@ -68,7 +68,7 @@ async fn new_tasks_wake_the_claims_that_can_have_them() {
 async fn a_queue_that_is_opened_wakes_the_claims_of_each_namespace() {
     let database = ScriptedDatabase::default();
     let engine = engine(&database, 1).await;
-    // The one with the most free slots is not the one that the task is for.
+    // The worker with the most free slots is not the one that may have the task.
     engine.writers.submit(WorkerChange { namespaces: Some(vec!["b".into()]), ..registration("b", 9) }).await.unwrap();
     let set = async |change| {
         engine.writers.submit(op::ChangeQueue { agent_slug: "coder".into(), change }).await.unwrap();

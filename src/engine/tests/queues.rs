@@ -1,4 +1,4 @@
-//! Paused and limited queues: what a replica believes of them, and how its waiting claims hear of changes by others.
+//! Paused and limited queues: a replica's view of them, and how its waiting claims learn of changes by other replicas.
 
 use bloom_core::command::QueueChange;
 use bloom_core::task::{Outcome, TaskState};
@@ -23,7 +23,7 @@ async fn complete(engine: &Engine, task: &TaskState) {
     engine.writers.submit(completion(task.id, Some(lease), Outcome::Success)).await.unwrap();
 }
 
-/// A claim that waits gets a task soon after the change, which is made between two of its own checks.
+/// Checks that a waiting claim gets a task soon after the change, which is made between two of its own checks.
 async fn is_woken(engine: &Engine, worker: &str, change: impl Future<Output = ()>) {
     let (leased, changed_at) = tokio::join!(engine.claims.claim(claim_of(worker, 1, 10_000)), async {
         tokio::time::sleep(Duration::from_millis(2_300)).await;
@@ -52,7 +52,7 @@ async fn a_replica_that_has_not_heard_of_a_pause_does_not_try_in_a_loop() {
     let loads = there.asked(Call::Load);
     assert_eq!(other.claims.claim(claim_of("w", 1, 900)).await.unwrap(), []);
     let tries = there.asked(Call::Load) - loads;
-    // Once at first, and once each time that the refusal is forgotten.
+    // Once at first, and once each time the refusal is forgotten.
     assert!((1..=4).contains(&tries), "{tries} loads");
     feed.let_go();
     set(&one, QueueChange::Resume).await;

@@ -1,4 +1,4 @@
-//! What a replica remembers of its own commits and of those of others.
+//! A replica's cache after its own commits and those of others.
 
 use bloom_core::op;
 use bloom_core::task::Status;
@@ -131,7 +131,7 @@ async fn a_removed_worker_stays_away_until_its_name_comes_again() {
     let mut hold = there.hold(Call::WorkersById);
     register(&one, "w").await;
     hold.is_found().await;
-    // The feed's read of the worker is under way.
+    // The feed's read of the worker is in progress.
     other.writers.submit(op::RemoveWorker { worker: "w".into() }).await.unwrap();
     hold.let_go();
     let change = heard(&mut changes, |change| !change.workers.is_empty() || !change.removed_workers.is_empty()).await;

@@ -102,7 +102,7 @@ async fn claimed(replica: &Replica, worker: &str) -> TaskId {
     task
 }
 
-/// How much later than at first the lease must end at the latest, whatever its heartbeats say.
+/// By how much the latest possible end of the lease moves, whatever its heartbeats say.
 fn hard_end_moved(replica: &Replica, task: TaskId, hard_end: Ms) -> Ms {
     replica.task(task).lease.unwrap().hard_end_at.unwrap() - hard_end
 }
@@ -129,7 +129,7 @@ async fn a_step_that_ends_the_leadership_moves_hard_ends_also_if_the_same_replic
     assert!(replica.is_held(task));
 }
 
-/// Lets the clock step while this leader's commands for the task fail, and then no longer.
+/// Lets the clock step while this leader's commands for the task fail; afterwards they succeed again.
 async fn follows_late(leader: &Replica, task: TaskId, step: impl AsyncFnOnce()) {
     let hard_end = leader.task(task).lease.unwrap().hard_end_at.unwrap();
     leader.database.refuse(move |set| set.dirty.tasks.contains(&task));

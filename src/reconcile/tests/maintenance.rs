@@ -4,7 +4,7 @@ use bloom_test_database::scripted::Call;
 use super::*;
 
 const DAY_MS: Ms = 86_400_000;
-/// Longer than the interval of the retention, which is five seconds.
+/// Longer than the interval of the retention reconciler, which is five seconds.
 const RUN_MS: u64 = 6_000;
 
 async fn keeping(task_days: u32, audit_days: u32) -> Replica {

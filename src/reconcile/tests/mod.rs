@@ -1,4 +1,4 @@
-//! All reconcilers over a database whose errors and delays the tests decide. Time is virtual: it passes only while all loops wait.
+//! All reconcilers on a database whose errors and delays the tests control. Time is virtual: it passes only while all loops wait.
 
 mod counts;
 mod expire;
@@ -111,7 +111,7 @@ impl Replica {
         self.database.tables().memory.workers[id].clone()
     }
 
-    /// Waits until this holds; returns how long that took.
+    /// Waits until this predicate holds. Returns how long that took.
     async fn until(&self, holds: impl Fn(&Self) -> bool) -> Ms {
         let started = tokio::time::Instant::now();
         while !holds(self) {

@@ -30,7 +30,7 @@ async fn a_gap_is_one_only_if_no_replica_serves() {
     assert!(tables.resumed_at > resumed_at + 5_000 && tables.served_at >= tables.resumed_at);
 }
 
-/// A full disk of PostgreSQL shows itself by errors of many kinds, not only by those of a database that is away.
+/// A full disk of PostgreSQL causes errors of many kinds, not only those of an unreachable database.
 #[tokio::test(start_paused = true)]
 async fn a_mark_that_is_not_written_tells_that_the_database_is_not_up() {
     let replica = replica().await;

@@ -6,7 +6,7 @@ use bloom_test_world::world::completion;
 
 use super::*;
 
-/// The leader of two replicas. The other one has completed a task that this many others wait for, but could not process its wake-up.
+/// The leader of two replicas. The other one has completed a task that this many tasks wait for, but could not process its wake-up.
 async fn abandoned(waiters: usize) -> Replica {
     let (leader, other) = {
         let leader = replica().await;

@@ -1,4 +1,5 @@
-//! Whether a run failed because of its task, or of its profile or the account, which then takes no more tasks: probes tell.
+//! Finds out by probes whether a run failed because of its task, its profile or its account. A profile or an account that is to blame is
+//! paused.
 
 use crate::Agent;
 use crate::accounts::pause::{Failed, of};
@@ -9,17 +10,17 @@ use bloom_core::Ms;
 use bloom_core::pause::PauseCause;
 use bloom_core::task::Reason;
 
-/// What a task says whose run was refused for want of quota, while its profile is not.
+/// Added to the error of a task whose run was refused for lack of quota, while its profile has quota.
 const ONLY_TASK: &str = "; the account works without what this task asks for, so only this task waits";
 
 impl Agent {
-    /// Finds out by probes what made a run fail, and pauses the profile or its account. What a task brings (its model, its prompt, the files
-    /// of its context) must not pause anything for others.
+    /// Finds out by probes why a run failed, and pauses the profile or its account if one of them is the cause. What a task brings along
+    /// (its model, its prompt, the files of its context) must not pause anything for other tasks.
     ///
     /// # Errors
-    /// Neither is to blame.
+    /// Neither the profile nor the account is to blame.
     pub(crate) async fn blame(&self, name: &str, profile: &Profile, task: &Task, (reason, message): (Reason, String)) -> Result<(), Blame> {
-        // One after the other: the next run that was refused alike needs no probe.
+        // One probe at a time: the next run that was refused for the same reason needs none.
         let _turn = self.probing.lock().await;
         if self.is_paused(name, profile) {
             return Ok(());
@@ -44,7 +45,7 @@ impl Agent {
             return Err(if self.probe_with(profile, Some(model)).await.is_ok() { Blame::Task } else { Blame::Model });
         }
         match self.probe_account(&profile.account).await {
-            // It may have been mended since the profile was probed: then this failure is over, and says nothing about the model.
+            // The cause may have been repaired since the profile was probed. Then this failure is over, and says nothing about the model.
             Ok(()) if profile.runner == Runner::Claude && self.probe(profile).await.is_ok() => return Err(Blame::Unknown),
             Ok(()) => self.pause(&of_profile, self.failed(&of_profile, PauseCause::Model, &message)),
             Err(_) => self.pause(&account, self.failed(&account, cause, &message)),
@@ -52,11 +53,12 @@ impl Agent {
         Ok(())
     }
 
-    /// Finds out by a probe whether the account is out of quota, and pauses it then. A quota may be that of the model which the task names, or
-    /// of a request as long as its prompt, and a run can print what it likes: that closes the account for nobody else.
+    /// Finds out by a probe whether the account is out of quota, and pauses it if so. The exhausted quota may only concern the model that
+    /// the task names, or requests as long as its prompt, and a run can print anything. None of these may close the account for other
+    /// tasks.
     ///
     /// # Errors
-    /// The account is not paused, with what the task should say about that, if it is known.
+    /// The account is not paused. The text, if any, is what to add to the task's error.
     pub(crate) async fn check_quota(
         &self,
         name: &str,
@@ -73,7 +75,7 @@ impl Agent {
         let found = match profile.runner {
             Runner::Claude => self.probe(profile).await,
             _ if is_probed => self.probe_account(&profile.account).await,
-            // Nothing can tell but the next run.
+            // Only the next run can tell.
             _ => Err((Some(PauseCause::Quota), String::new())),
         };
         match found {
@@ -88,7 +90,8 @@ impl Agent {
     }
 }
 
-/// Whether the profile or its account may be the cause of a failure. A run can print what bubblewrap does when it can't make the sandbox.
+/// Whether the profile or its account may be the cause of a failure. A run can print the same text as bubblewrap when it can't make the
+/// sandbox.
 pub(crate) fn is_of_setup(reason: Reason, profile: &Profile, message: &str) -> bool {
     match reason {
         Reason::Auth | Reason::Billing | Reason::SpawnFailed => true,
@@ -101,7 +104,7 @@ pub(crate) fn is_of_setup(reason: Reason, profile: &Profile, message: &str) -> b
 pub(crate) enum Blame {
     /// The model that the task names.
     Model,
-    /// Something else of the task or its context.
+    /// Something else in the task or its context.
     Task,
     /// The probe did not end.
     Unknown,

@@ -1,4 +1,4 @@
-//! Pauses: what runs teach about accounts and profiles, how their pauses end, and what the server and people are told.
+//! Pauses: what the agent learns from runs about accounts and profiles, how pauses end, and what the server and people see of them.
 
 pub(crate) mod blame;
 pub(crate) mod pause;
@@ -32,21 +32,21 @@ use bloom_core::pause::{PauseCause, PauseKind};
 use bloom_core::task::{Outcome, Reason};
 use bloom_core::{Ms, limits};
 
-/// The interval at which the agent looks for probes that are due and for new logins.
+/// The interval at which the agent checks for due probes and for new logins.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Probes at the same time. Each is a process.
+/// The maximum number of concurrent probes. Each is a process.
 const MAX_PROBES: usize = 4;
-/// When a task may run again that did not run because of a pause.
+/// After how long a task that did not run because of a pause may run again.
 const ELSEWHERE_MS: Ms = 5 * 1000;
-/// How long no task is taken after one could not be stored.
+/// How long the agent takes no tasks after it could not store one.
 const DISK_PAUSE_MS: Ms = 60_000;
-/// How long a task that is handed back waits until the server knows that its account is closed.
+/// How long handing back a task waits for the server to learn that the task's account is closed.
 const TELL_LIMIT: Duration = Duration::from_secs(5);
-/// What a task says whose run the API refused, while a probe shows that the account works.
+/// Added to the error of a task whose run the API refused while a probe shows that the account works.
 const ONLY_RUN: &str = "; the account works without this task, so the attempt counts";
 
 impl Agent {
-    /// The profile that runs tasks of the slug now: the first that is not paused, or the first of all.
+    /// The profile that runs tasks of the slug now: the first in the chain that is not paused, or the first of all.
     pub(crate) fn profile_now(&self, agent_slug: &str) -> Option<(String, Profile)> {
         let mut chain = self.settings.profiles.chain(agent_slug).peekable();
         let first = chain.peek().copied();
@@ -63,8 +63,8 @@ impl Agent {
         self.is_disk_paused() || self.settings.profiles.chain(agent_slug).all(|(name, profile)| self.is_paused(name, profile))
     }
 
-    /// The pauses that are on, without those of accounts that no profile uses, each with the slugs that it closes: those whose fallbacks
-    /// are paused, too. `None` closes the worker.
+    /// The active pauses of accounts and profiles in use, each with the slugs that it closes. A slug is closed only if its fallbacks are
+    /// paused, too. `None` instead of slugs: the pause closes the whole worker.
     pub(crate) fn pauses_now(&self) -> Vec<(Paused, Pause, Option<Vec<String>>)> {
         let profiles = &self.settings.profiles;
         let (served, closed): (_, Vec<&str>) =
@@ -76,7 +76,8 @@ impl Agent {
         of_each
             .map(|(paused, pause)| {
                 let slugs: Vec<String> = closed.iter().filter(|slug| concerns(&paused, slug)).map(|slug| (*slug).to_owned()).collect();
-                // Without the profile `default`, only the slugs of the others could be served, which an agent with it does not name.
+                // An agent with the profile `default` serves every slug, so it can't list the ones that stay open: it counts as closed if
+                // `default` is.
                 let closes_default = || slugs.iter().any(|slug| slug == DEFAULT);
                 let closes_all = served.as_ref().map_or_else(closes_default, |served| served.len() == slugs.len());
                 (paused, pause, (!closes_all).then_some(slugs))
@@ -84,16 +85,16 @@ impl Agent {
             .collect()
     }
 
-    /// The same for the server.
+    /// The same pauses, in the form for the server.
     pub(crate) fn told_pauses(&self) -> List<NewPause, 0, { limits::WORKER_PAUSES }> {
-        // The server refuses more.
+        // The server refuses longer lists.
         let mut bytes = 0;
         let fits = |(_, _, closes): &(Paused, Pause, Option<Vec<String>>)| {
             bytes += closes.iter().flatten().map(String::len).sum::<usize>();
             bytes <= limits::WORKER_AGENTS_BYTES
         };
         let mut pauses = self.pauses_now();
-        // Those that other workers learn from this one come first.
+        // The pauses that other workers learn from this one come first.
         pauses.sort_by_key(|(_, pause, _)| pause.told_by.is_some());
         let pauses = pauses.into_iter().take_while(fits).take(limits::WORKER_PAUSES).map(|(paused, pause, closes)| NewPause {
             kind: paused.0,
@@ -108,14 +109,14 @@ impl Agent {
         List(pauses.collect())
     }
 
-    /// Takes no tasks for a while, because the agent could not store one.
+    /// Pauses the agent for a while, because it could not store a task.
     pub(crate) fn pause_for_disk(&self, message: &str) {
         let now = now_ms();
         self.pauses.until(&self.itself(), PauseCause::Disk, now + DISK_PAUSE_MS, message, now);
         self.state_changed.notify_waiters();
     }
 
-    /// Takes no tasks while the disk is full, and takes some again when there is room.
+    /// Pauses the agent while the disk is full, and resumes it when there is room.
     pub(crate) fn check_disk(&self) {
         match self.home.reserve().fill() {
             Err(error) => {
@@ -141,8 +142,8 @@ impl Agent {
         (PauseKind::Worker, self.name.clone())
     }
 
-    /// Learns from the end of a run whether its account and its profile work. Returns the verdict, which may have become another one. With
-    /// `has_run`, a process was started.
+    /// Learns from the end of a run whether its account and its profile work. Returns the verdict, which it may have changed. `has_run`: a
+    /// process was started.
     pub(crate) async fn learn(
         &self,
         (name, profile): (&str, &Profile),
@@ -167,7 +168,7 @@ impl Agent {
                     _ = stop.wait_for(Option::is_some) => Err(None),
                 };
                 if let Err(why) = is_paused {
-                    // It waits by itself until the reset that its run named.
+                    // The task itself waits until the reset time that its run reported.
                     completion.error_message = Some([message.as_str(), why.unwrap_or_default()].concat().into());
                     return Verdict::Complete(completion);
                 }
@@ -180,7 +181,7 @@ impl Agent {
                 if let Err(blame) = blame {
                     match blame {
                         Blame::Model => (completion.reason, completion.retryable) = (Some(Reason::ModelUnavailable), false),
-                        // With a status that refuses only this request, it would be refused again.
+                        // The status refuses only this request, and would refuse it again.
                         Blame::Task if !completion.retryable => completion.reason = Some(Reason::InvalidRequest),
                         Blame::Task if has_run => {
                             completion.reason = Some(Reason::AgentError);
@@ -204,14 +205,15 @@ impl Agent {
             _ => return Verdict::Complete(completion),
         }
         completion.retryable = true;
-        // What is paused here may run at once: by the fallback of the profile, or on another worker.
+        // The task may run elsewhere at once: with the profile's fallback, or on another worker.
         completion.retry_at = Some(Int::nearest(now_ms().saturating_add(ELSEWHERE_MS)));
         self.state_changed.notify_waiters();
         self.tell_pauses().await;
         Verdict::Complete(completion)
     }
 
-    /// Takes no tasks for the accounts that other workers found out of quota, and takes some again for those that were resumed. Returns whether that changes anything.
+    /// Pauses the accounts that other workers found out of quota, and resumes those that an administrator has resumed. Returns whether that
+    /// changes anything.
     pub(crate) fn heed(&self, directives: &Directives) -> bool {
         let now = now_ms();
         let resumed = directives.resumed_accounts.iter().filter(|resumed| self.pauses.resume(&resumed.account, resumed.since, now));
@@ -225,7 +227,7 @@ impl Agent {
         is_news
     }
 
-    /// Tells the server what is closed, before a task is handed back: else this worker could get it again.
+    /// Tells the server what is closed before a task is handed back. Otherwise this worker could get the task again.
     pub(crate) async fn tell_pauses(&self) {
         let _ = tokio::time::timeout(TELL_LIMIT, self.register_again()).await;
     }
@@ -243,12 +245,12 @@ impl Agent {
         self.claude_profiles().any(|(name, profile)| of(name, profile).contains(paused))
     }
 
-    /// Whether the profile works. Only the Claude CLI can be probed; of other programs, only whether they are there.
+    /// Checks whether the profile works. Only the Claude CLI can be probed; for other programs, this only checks that they exist.
     pub(crate) async fn probe(&self, profile: &Profile) -> Result<(), ProbeFailure> {
         self.probe_with(profile, None).await
     }
 
-    /// The same with a model that a task named.
+    /// The same check with a model that a task names.
     pub(crate) async fn probe_with(&self, profile: &Profile, model: Option<&str>) -> Result<(), ProbeFailure> {
         let dir = &self.settings.profiles.dir;
         if let Some(sandbox) = &profile.sandbox {
@@ -262,7 +264,7 @@ impl Agent {
         }
     }
 
-    /// Whether the account works with any profile, or with the model that the CLI chooses.
+    /// Checks whether the account works with any profile, or with the model that the CLI chooses.
     pub(crate) async fn probe_account(&self, account: &str) -> Result<(), ProbeFailure> {
         let mut failure = (None, String::new());
         for (_, profile) in self.claude_profiles().filter(|(_, profile)| profile.account == account) {
@@ -277,8 +279,8 @@ impl Agent {
         Err(failure)
     }
 
-    /// Probes what is paused until it works: after pauses that get longer, and at once after a login. Accounts do not wait for each other: a provider that
-    /// does not answer takes minutes.
+    /// Probes everything that is paused until it works, at intervals that get longer, and at once after a login. The accounts are probed
+    /// concurrently, because a provider that does not answer takes minutes.
     pub(crate) async fn probe_paused(self: Arc<Self>, stopped: CancellationToken) {
         let mut logins: BTreeMap<&str, Option<SystemTime>> =
             self.claude_profiles().map(|(name, profile)| (name, login_changed_at(profile))).collect();
@@ -289,7 +291,7 @@ impl Agent {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
                 Some(done) = probes.join_next_with_id() => {
                     let paused = probed.remove(&done.map_or_else(|error| error.id(), |(id, ())| id));
-                    // It may have written the credentials anew.
+                    // The probe itself may have rewritten the credentials.
                     let is_probed = |profile: &(&str, &Profile)| paused.as_ref().is_some_and(|paused| of(profile.0, profile.1).contains(paused));
                     logins.extend(self.claude_profiles().filter(is_probed).map(|(name, profile)| (name, login_changed_at(profile))));
                     continue;
@@ -316,7 +318,7 @@ impl Agent {
         let (kind, name) = paused;
         let Some(known) = self.pauses.on(now_ms()).remove(paused) else { return };
         let works = match self.claude_profiles().find(|(profile, settings)| of(profile, settings).contains(paused)) {
-            // It was paused before a restart, and its profile is another one now.
+            // The pause is from before a restart, and no profile uses the account or has the name any more.
             None => Ok(()),
             Some(_) if known.cause == PauseCause::Quota => self.probe_quota(name, known.profile.as_deref()).await,
             Some(_) if *kind == PauseKind::Account => self.probe_account(name).await,
@@ -329,7 +331,8 @@ impl Agent {
                     self.state_changed.notify_waiters();
                 }
             }
-            // It has ended meanwhile, because a person or a run says that the account works: what a probe saw before is no news.
+            // The pause has ended meanwhile, because a person or a run showed that the account works. The result of the probe is older than
+            // that.
             Err(_) if self.pauses.on(now_ms()).get(paused).is_none_or(|now| now.since != known.since) => {}
             Err((_, why)) => {
                 self.pauses.has_looked(paused, now_ms());
@@ -339,8 +342,8 @@ impl Agent {
         }
     }
 
-    /// Whether the account has quota for the profile that was refused. If that fails otherwise, as with a model that the account may not use, it
-    /// says nothing about the quota.
+    /// Checks whether the account has quota for the profile whose run was refused. If that probe fails for another reason, such as a model
+    /// that the account may not use, it says nothing about the quota.
     async fn probe_quota(&self, account: &str, refused: Option<&str>) -> Result<(), ProbeFailure> {
         if let Some((_, profile)) = self.claude_profiles().find(|(name, profile)| Some(*name) == refused && profile.account == account) {
             match self.probe(profile).await {

@@ -1,4 +1,4 @@
-//! What takes no tasks for a while, and why: accounts, profiles, or the whole agent.
+//! What takes no tasks for a while, and why: an account, a profile, or the whole agent.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,51 +15,52 @@ use bloom_core::Ms;
 use bloom_core::limits::PAUSE_MS;
 use bloom_core::pause::{PauseCause, PauseKind};
 
-/// The first pause after a failure. Each further one is twice as long.
+/// The first pause after a failure. Each further pause is twice as long.
 const FIRST_MS: Ms = 15_000;
-/// Programs write the file of credentials without a login, too.
+/// The minimum time between two probes because of a login: programs also write the credentials file without a login.
 const HURRY_EVERY_MS: Ms = 60_000;
 const LONGEST_MS: Ms = 30 * 60 * 1000;
-/// The same for a quota: while it is used up, probes are refused and cost nothing.
+/// The first pause for a used-up quota. Until the quota is renewed, probes are refused and cost nothing.
 const FIRST_OF_QUOTA_MS: Ms = 5 * 60 * 1000;
 const LONGEST_OF_QUOTA_MS: Ms = 60 * 60 * 1000;
 /// The longest pause for a quota that no probe can end.
 const UNPROBED_QUOTA_MS: Ms = 15 * 60 * 1000;
-/// Texts of failures are shown with the worker.
+/// The length of a failure's text, in bytes. The text is shown with the worker.
 const MAX_MESSAGE: usize = 300;
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Pause {
     pub cause: PauseCause,
     pub since: Ms,
-    /// When the pause ends, or when a probe is made.
+    /// When the pause ends, or when the next probe is made.
     pub until: Ms,
-    /// It goes on until a probe succeeds.
+    /// Whether the pause lasts until a probe succeeds.
     is_probed: bool,
-    /// How many pauses there were before this one without a success in between.
+    /// How many pauses came before this one without a success in between.
     before: u32,
-    /// When a login had a probe made at once.
+    /// When a login last caused an immediate probe.
     #[serde(default)]
     hurried_at: Option<Ms>,
     /// What the last failure said.
     pub message: String,
-    /// The worker that found it out, if the server told of it.
+    /// The worker that found it out, if the server reported it.
     #[serde(default)]
     pub told_by: Option<String>,
-    /// When the quota is reset, as the stream of a run said. A run can print what it likes, so this says when to look, too, and promises nothing.
+    /// When the quota is reset, according to the stream of a run. A run can print anything, so this time only decides when to check, and
+    /// guarantees nothing.
     #[serde(default)]
     resets_at: Option<Ms>,
-    /// The profile whose run was refused: a probe tries it.
+    /// The profile whose run was refused. Probes use it.
     #[serde(default)]
     pub profile: Option<String>,
 }
 
-/// What a run or a probe says about why it failed.
+/// The failure of a run or a probe.
 #[derive(Clone, Debug)]
 pub(crate) struct Failed<'a> {
     pub cause: PauseCause,
     pub message: &'a str,
-    /// Whether a probe can end the pause; else it ends by itself.
+    /// Whether a probe can end the pause; otherwise the pause ends by itself.
     pub is_probed: bool,
     pub resets_at: Option<Ms>,
     pub profile: Option<String>,
@@ -74,24 +75,24 @@ impl Pause {
 /// What is paused: its kind and its name.
 pub(crate) type Paused = (PauseKind, String);
 
-/// What is paused together with a profile.
+/// The account and the profile, which can be paused, of the profile with this name.
 pub(crate) fn of(name: &str, profile: &Profile) -> [Paused; 2] {
     [(PauseKind::Account, profile.account.clone()), (PauseKind::Profile, name.to_owned())]
 }
 
 #[derive(Debug)]
 pub(crate) struct Pauses {
-    /// Where pauses for a quota are stored, by account. The others are not: a restarted agent tries again.
+    /// The file with the pauses for quotas, by account. Other pauses are not stored: a restarted agent tries again.
     path: PathBuf,
     all: Mutex<BTreeMap<Paused, Pause>>,
-    /// What other workers found, as the server told last. They end when the server no longer tells of them, so they are not stored.
+    /// What other workers found, as the server last reported it. It is not stored, because it ends when the server no longer reports it.
     told: Mutex<ToldAccounts>,
 }
 
 impl Pauses {
     pub(crate) fn load(path: PathBuf, now: Ms) -> Self {
         let stored: BTreeMap<String, Pause> = read_json(&path).unwrap_or_default();
-        // The clock may have been wrong when they were stored.
+        // The clock may have been wrong when the pauses were stored.
         let is_possible = |pause: &Pause| {
             pause.cause == PauseCause::Quota && (now - PAUSE_MS..=now).contains(&pause.since) && is_possible_end(pause.until, now)
         };
@@ -133,7 +134,7 @@ impl Pauses {
         }
     }
 
-    /// Pauses after a failure: each time longer, until a success lifts the pause. With `is_probed`, only that ends it.
+    /// Pauses after a failure, for longer each time, until a success lifts the pause. With `is_probed`, only a success ends the pause.
     pub(crate) fn failed(&self, paused: &Paused, failed: Failed<'_>, now: Ms) -> Pause {
         let Failed { cause, message, is_probed, resets_at, profile } = failed;
         let mut all = self.all.lock();
@@ -142,7 +143,7 @@ impl Pauses {
         let fresh =
             Pause { cause, since: now, until: now, is_probed, before: 0, hurried_at: None, message, told_by: None, resets_at, profile };
         let pause = match known {
-            // A run that began before the pause, and fails in it, is no further try.
+            // The run began before the pause, so its failure is no further try.
             Some(known) if known.until > now => Pause { message: fresh.message, is_probed, ..known },
             Some(known) => Pause {
                 since: known.since,
@@ -163,24 +164,25 @@ impl Pauses {
         pause
     }
 
-    /// Takes in which accounts the server says are out of quota, instead of what it said before. Returns whether that changes anything.
+    /// Replaces the accounts that the server reported as out of quota. Returns whether that changes anything.
     pub(crate) fn tell(&self, accounts: &[PausedAccount], can_probe: impl Fn(&str) -> bool, now: Ms) -> bool {
         self.told.lock().hear(accounts, can_probe, now)
     }
 
-    /// An administrator has ended the pause of the account that began then. Returns whether it was on.
+    /// Ends the pause of the account that began at `since`, because an administrator wants so. Returns whether there was such a pause.
     pub(crate) fn resume(&self, account: &str, since: Ms, now: Ms) -> bool {
         let paused = (PauseKind::Account, account.to_owned());
         let Some(pause) = self.on(now).remove(&paused).filter(|pause| pause.since == since) else { return false };
         if pause.told_by.is_some() { self.has_looked(&paused, now) } else { self.lift(&paused, now) | self.has_looked(&paused, now) }
     }
 
-    /// The account works, or the agent has found out itself that it does not: what others told counts no more. Returns whether it did.
+    /// Records that the agent knows by itself whether the account works, so that reports of other workers no longer count. Returns whether
+    /// one counted until now.
     pub(crate) fn has_looked(&self, (kind, name): &Paused, now: Ms) -> bool {
         *kind == PauseKind::Account && self.told.lock().has_looked(name, now)
     }
 
-    /// Ends the pause, if there is one, and says so.
+    /// Ends the pause, if there is one. Returns whether there was one.
     pub(crate) fn lift(&self, paused: &Paused, now: Ms) -> bool {
         let mut all = self.all.lock();
         let lifted = all.remove(paused);
@@ -190,7 +192,7 @@ impl Pauses {
         lifted.is_some()
     }
 
-    /// Has a probe made at once, which does not make the next pause longer; at most once a minute. Returns false if it is too early.
+    /// Has a probe made at once, at most once a minute, without making the next pause longer. Returns false if it is too early.
     pub(crate) fn hurry(&self, paused: &Paused, now: Ms) -> bool {
         if paused.0 == PauseKind::Account {
             self.told.lock().hurry(&paused.1, now);
@@ -211,7 +213,7 @@ impl Pauses {
         self.all.lock().get(paused).is_some_and(|pause| pause.is_on(now)) || is_told()
     }
 
-    /// The pauses that are on. What the agent found out itself comes before what it was told.
+    /// The active pauses. What the agent found out itself takes precedence over reports.
     pub(crate) fn on(&self, now: Ms) -> BTreeMap<Paused, Pause> {
         let told = self.told.lock();
         let mut on: BTreeMap<Paused, Pause> =
@@ -220,7 +222,7 @@ impl Pauses {
         on
     }
 
-    /// Those for which a probe is due.
+    /// The paused accounts and profiles for which a probe is due.
     pub(crate) fn due(&self, now: Ms) -> Vec<Paused> {
         let (all, told) = (self.all.lock(), self.told.lock());
         let own = all.iter().filter(|(_, pause)| pause.is_probed && pause.until <= now).map(|(paused, _)| paused.clone());
@@ -251,7 +253,7 @@ impl Pause {
         }
     }
 
-    /// How long it lasts from now on, until it ends or a probe is made.
+    /// How long the pause lasts from now on, until it ends or the next probe is made.
     fn length(&self, now: Ms) -> Ms {
         let grown = |first: Ms, longest: Ms| first.saturating_mul(1 << self.before.min(16)).min(longest);
         let to_reset = self.resets_at.map(|at| at - now).filter(|ms| *ms > 0);

@@ -4,7 +4,7 @@ use crate::accounts::pause::{Pause, Paused};
 use bloom_core::limits;
 use bloom_core::pause::PauseCause;
 
-/// For people: what is paused, why, until when, and what to do.
+/// Describes a pause for people: what is paused, why, until when, and what to do.
 pub(crate) fn told((kind, name): &Paused, pause: &Pause) -> String {
     let until = jiff::Timestamp::from_millisecond(pause.until);
     let until = until.map_or_else(|_| pause.until.to_string(), |until| until.strftime("%Y-%m-%d %H:%M:%S UTC").to_string());

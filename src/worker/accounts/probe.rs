@@ -1,4 +1,4 @@
-//! Tries whether a profile, or an account, works, without a task: a run of the Claude CLI that says one word.
+//! Checks without a task whether a profile or an account works, by a run of the Claude CLI that says one word.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -15,31 +15,31 @@ use crate::run::verdict::error_of;
 use bloom_core::pause::PauseCause;
 use bloom_core::task::Reason;
 
-/// What is read of the CLI's output.
+/// How many bytes of the CLI's output are read.
 const MOST: usize = 4 << 20;
 const LIMIT: Duration = Duration::from_secs(90);
 /// The prompt, and options that make the run as small as it can be.
 const ARGS: [&str; 6] =
     ["-p", "Answer with the word ok.", "--output-format=stream-json", "--verbose", "--max-turns=1", "--no-session-persistence"];
-/// Those of a run without the options of the profile.
+/// The options of a probe that does not use those of the profile.
 const BARE: [&str; 4] = ["--tools=", "--setting-sources=user", "--strict-mcp-config", "--system-prompt=Answer with one word."];
 
-/// A task waits for what a probe finds out, and the next probe comes by itself.
+/// Few retries: a task waits for the result of a probe, and the next probe is made anyway.
 const MAX_RETRIES: &str = "2";
 
-/// Of a program that ends well, and says nothing of its own.
+/// The error for a program that ends with status 0 and prints nothing that explains it.
 const NO_STREAM: &str = "the program ended with status 0 and printed no stream of the Claude CLI; check program, and args of the profile, which must \
                          leave --output-format alone";
 
-/// Why a probe did not succeed, if it says something about the profile or its account, and what it printed.
+/// Why a probe failed: the cause, if the failure says something about the profile or its account, and what the CLI printed.
 pub(crate) type ProbeFailure = (Option<PauseCause>, String);
 
-/// Whether runs of the profile begin and reach their model, or this one.
+/// Checks whether runs of the profile start and reach their model, or this one.
 pub(crate) async fn of_profile(profile: &Profile, model: Option<&str>, profiles_dir: &Path, dir: &Path) -> Result<(), ProbeFailure> {
     run(profile, claude_options(profile, profiles_dir, model, profile.max_budget_usd), profiles_dir, dir).await
 }
 
-/// Whether the account of the profile works with the model that the CLI chooses.
+/// Checks whether the account of the profile works with the model that the CLI chooses.
 pub(crate) async fn of_account(profile: &Profile, profiles_dir: &Path, dir: &Path) -> Result<(), ProbeFailure> {
     run(profile, BARE.map(OsString::from).to_vec(), profiles_dir, dir).await
 }
@@ -48,13 +48,13 @@ async fn run(profile: &Profile, options: Vec<OsString>, profiles_dir: &Path, dir
     let program = profile.program();
     let missing = || (Some(PauseCause::Start), format!("{} does not exist or is not executable", program.display()));
     let mut call = claude_call(find_program(&program, profiles_dir).ok_or_else(missing)?, profile);
-    // Behind the prompt, because a profile may end all options by `--`.
+    // The options follow the prompt, because a profile may end all options with `--`.
     call.args(ARGS).args(options).current_dir(dir).env("CLAUDE_CODE_MAX_RETRIES", MAX_RETRIES);
     let ended = command::ended(call, Stdio::null(), LIMIT, MOST).await.map_err(|why| (None, why))?;
     let mut reading = Reading::default();
     String::from_utf8_lossy(&ended.stdout).lines().for_each(|line| reading.line(line, &mut Vec::new()));
     match error_of(&reading) {
-        // It reached the model, which did not say the word, or an API that does not want this question.
+        // The run reached the model, which did not say the word, or it reached an API that does not accept this prompt.
         Some((Reason::AgentError | Reason::InvalidRequest | Reason::Refused | Reason::BadOutput | Reason::ContextFull, _)) | None
             if reading.result.is_some() =>
         {
@@ -62,8 +62,8 @@ async fn run(profile: &Profile, options: Vec<OsString>, profiles_dir: &Path, dir
         }
         Some((reason, text)) => Err((cause_of(reason), text.to_owned())),
         None => {
-            // Its status says nothing here: another program than the CLI, and one whose `args` ask for another format, end well. What had to
-            // be ended, because it printed too much, has no status.
+            // The status says nothing here: another program than the CLI, and a CLI whose `args` ask for another format, end with status 0.
+            // A program that was ended because it printed too much has no status.
             let cause = ended.status.filter(|_| reading.session_id.is_none()).map(|_| PauseCause::Start);
             let errors = String::from_utf8_lossy(&ended.stderr).trim().to_owned();
             let is_silent = errors.is_empty() && ended.status.is_some_and(|status| status.success());
@@ -72,7 +72,7 @@ async fn run(profile: &Profile, options: Vec<OsString>, profiles_dir: &Path, dir
     }
 }
 
-/// What a failure says about the account.
+/// What a failure implies for the account.
 pub(crate) fn cause_of(reason: Reason) -> Option<PauseCause> {
     match reason {
         Reason::Auth => Some(PauseCause::Credentials),
@@ -82,7 +82,7 @@ pub(crate) fn cause_of(reason: Reason) -> Option<PauseCause> {
     }
 }
 
-/// When the file was changed in which the CLI keeps the credentials of this profile. A login writes it.
+/// When the file with the CLI's credentials for this profile was last changed. A login writes this file.
 pub(crate) fn login_changed_at(profile: &Profile) -> Option<SystemTime> {
     config_dir(&profile.env)?.join(".credentials.json").metadata().and_then(|file| file.modified()).ok()
 }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::profile::Runner;
 
-    /// How a probe ends whose program is this shell script.
+    /// The result of a probe whose program is this shell script.
     async fn probed(script: &str) -> Result<(), ProbeFailure> {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("claude");

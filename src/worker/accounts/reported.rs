@@ -1,5 +1,5 @@
-//! Accounts that other workers found out of quota, as the server tells. One worker can be wrong, or lie: what it found counts for some minutes,
-//! then this agent looks for itself.
+//! Accounts that other workers found out of quota, as the server reports them. Another worker can be wrong, or lie. So this agent believes
+//! it for some minutes, and then checks for itself.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,21 @@ use bloom_api::directives::PausedAccount;
 use bloom_core::Ms;
 use bloom_core::limits::{PAUSE_MS, WORKER_ACCOUNTS};
 
-/// How long an account takes no tasks because another worker says so.
+/// How long an account is paused because another worker reported it.
 const BELIEF_MS: Ms = 10 * 60 * 1000;
-/// For how long other workers are not believed after this agent has looked for itself.
+/// How long other workers are not believed after this agent has checked for itself.
 const DISBELIEF_MS: Ms = 60 * 60 * 1000;
 
-/// What this agent was told of one account.
+/// What the server reported to this agent about one account.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Told {
     pub worker: String,
     pub since: Ms,
-    /// When the other worker looks again.
+    /// When the other worker checks the account again.
     until: Ms,
-    /// When this agent looks for itself.
+    /// When this agent checks for itself.
     look_at: Ms,
-    /// Whether it can do so by a probe. Else one of its runs finds out.
+    /// Whether this agent can check with a probe. Otherwise one of its runs finds out.
     can_probe: bool,
     is_told: bool,
     looked_at: Option<Ms>,
@@ -45,7 +45,8 @@ impl Told {
         Self { worker: worker.to_owned(), since: now, until: now, look_at, can_probe: false, is_told: false, looked_at: None }
     }
 
-    /// What the server tells now. After an hour, this agent looks again: by a probe at once, for it has been told so before.
+    /// Takes in what the server reports now. An hour after this agent's own check, it checks again: at once if it can probe, because the
+    /// account was reported before.
     fn hear(&mut self, account: &PausedAccount, can_probe: bool, now: Ms) {
         if self.looked_at.is_some_and(|at| now >= at + DISBELIEF_MS) {
             let look_at = if can_probe { now } else { now + BELIEF_MS };
@@ -58,7 +59,7 @@ impl Told {
         }
     }
 
-    /// An account that is told of again begins no new belief.
+    /// Whether to remember the account, so that another report of it does not begin a new time of belief.
     fn is_kept(&self, now: Ms) -> bool {
         self.is_told || now < self.looked_at.unwrap_or(self.look_at) + DISBELIEF_MS
     }
@@ -68,7 +69,7 @@ impl Told {
 pub(crate) struct ToldAccounts(BTreeMap<String, Told>);
 
 impl ToldAccounts {
-    /// Takes in which accounts the server says are out of quota, instead of what it said before. Returns whether that changes anything.
+    /// Replaces the accounts that the server reported as out of quota. Returns whether that changes anything.
     pub(crate) fn hear(&mut self, accounts: &[PausedAccount], can_probe: impl Fn(&str) -> bool, now: Ms) -> bool {
         let before: Vec<_> = self.shown(now);
         self.0.values_mut().for_each(|told| told.is_told = false);
@@ -98,14 +99,14 @@ impl ToldAccounts {
         self.0.iter().filter(move |(_, told)| told.is_due(now)).map(|(account, _)| account.as_str())
     }
 
-    /// Has this agent look at once.
+    /// Makes this agent check the account at once.
     pub(crate) fn hurry(&mut self, account: &str, now: Ms) {
         if let Some(told) = self.0.get_mut(account).filter(|told| told.is_on(now) && told.can_probe) {
             told.look_at = told.look_at.min(now);
         }
     }
 
-    /// This agent has looked for itself: what it was told counts no more. Returns whether it did.
+    /// Records that this agent has checked for itself, so that the report no longer counts. Returns whether the report counted until now.
     pub(crate) fn has_looked(&mut self, account: &str, now: Ms) -> bool {
         let Some(told) = self.0.get_mut(account) else { return false };
         let was_on = told.is_on(now);
@@ -113,7 +114,7 @@ impl ToldAccounts {
         was_on
     }
 
-    /// The next time at which what was told ends.
+    /// The next time at which a report ends.
     pub(crate) fn next(&self, now: Ms) -> Option<Ms> {
         self.on(now).map(|(_, told)| if told.can_probe { told.until } else { told.until() }).filter(|at| *at > now).min()
     }

@@ -17,7 +17,7 @@ pub enum SettingSource {
 }
 
 impl SettingSource {
-    /// In the words of the CLI.
+    /// The CLI's name for it.
     pub fn word(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -27,7 +27,7 @@ impl SettingSource {
     }
 }
 
-/// The default of profiles.
+/// The default of a profile's `setting_sources`.
 pub(crate) fn user_settings() -> Vec<SettingSource> {
     vec![SettingSource::User]
 }

@@ -1,13 +1,13 @@
-//! Versions of the Claude CLI, and what differs between them.
+//! Versions of the Claude CLI, and their differences.
 
 use std::fmt;
 
-/// The first version whose conversations keep the system prompt of their first run, unless an option says otherwise. Versions between this one and
-/// the one before that was looked at may know the option too.
+/// The first version whose conversations keep the system prompt of their first run, unless an option says otherwise. Versions between this
+/// one and the previous one that was examined may know the option, too.
 const KEEPS_SYSTEM_PROMPT: Version = Version([2, 1, 265]);
-/// The first version that waits for what it has begun in the background, as long as it is told to.
+/// The first version that waits for its background tasks, as long as it is told to.
 const KEEPS_BACKGROUND: Version = Version([2, 1, 292]);
-/// What older versions do wrong, with the first version that no longer does.
+/// Faults of older versions, each with the first version without the fault.
 const FAULTS: [(Version, &str); 6] = [
     (Version([2, 1, 206]), "the permission tool is missing at a cold start"),
     (Version([2, 1, 214]), "streams are cut, results are missing, and costs count twice"),
@@ -21,7 +21,7 @@ const FAULTS: [(Version, &str); 6] = [
 pub struct Version([u32; 3]);
 
 impl Version {
-    /// Of what `claude --version` prints: `2.1.332 (Claude Code)`.
+    /// Parses the output of `claude --version`: `2.1.332 (Claude Code)`.
     pub fn parse(printed: &str) -> Option<Self> {
         let word = printed.strip_suffix("(Claude Code)")?.trim();
         let mut numbers = word.split(['-', '+']).next()?.split('.').map(str::parse);
@@ -29,7 +29,7 @@ impl Version {
         numbers.next().is_none().then_some(Self(version))
     }
 
-    /// Of what its stream tells: `2.1.332`.
+    /// Parses the version in the stream: `2.1.332`.
     pub fn told(version: &str) -> Option<Self> {
         Self::parse(&format!("{version} (Claude Code)"))
     }
@@ -43,7 +43,7 @@ impl Version {
         self >= KEEPS_SYSTEM_PROMPT
     }
 
-    /// What it does wrong, and the oldest version without all that; `None`: nothing that is known.
+    /// The faults of this version, and the oldest version without any of them; `None`: no fault is known.
     pub fn faults(self) -> Option<(Self, String)> {
         let faults = FAULTS.iter().filter(|(mended, _)| self < *mended);
         let (oldest, _) = FAULTS.last()?;

@@ -2,27 +2,27 @@
 
 use serde_json::Value;
 
-/// Deeper parts are `null`: parsers refuse a text that could exhaust their stack.
+/// Deeper values are replaced by `null`, because parsers refuse a text that could exhaust their stack.
 const MAX_DEPTH: usize = 100;
 
-/// The objects of a line; empty if there is anything else in it.
+/// The objects in a line; empty if it contains anything else.
 pub(crate) fn objects(line: &str) -> Vec<Value> {
     let line = without_controls(line);
     let values = parse(line).or_else(|| parse(&without_lone_surrogates(&shallow(line))));
     values.filter(|values| values.iter().all(Value::is_object)).unwrap_or_default()
 }
 
-/// Two programs that write into one stream may share a line.
+/// Returns several objects if two programs that write to one stream share a line.
 fn parse(line: &str) -> Option<Vec<Value>> {
     serde_json::Deserializer::from_str(line).into_iter().collect::<Result<_, _>>().ok()
 }
 
-/// Without what terminals and editors add at both ends: escape sequences, byte order marks, carriage returns.
+/// Removes what terminals and editors add at both ends: escape sequences, byte order marks, carriage returns.
 fn without_controls(mut line: &str) -> &str {
     loop {
         let trimmed = line.trim_matches(|char: char| char.is_whitespace() || (char.is_control() && char != '\u{1b}') || char == '\u{feff}');
         let begun = trimmed.strip_prefix('\u{1b}').map_or(trimmed, behind_escape);
-        // A sequence at the end begins behind the last brace.
+        // An escape sequence at the end begins after the last brace.
         let end = begun.rfind('}').map_or(begun.len(), |at| at + 1);
         let shorter = if begun[end..].starts_with(|char: char| char == '\u{1b}' || char.is_control()) { &begun[..end] } else { begun };
         if shorter.len() == line.len() {
@@ -32,7 +32,7 @@ fn without_controls(mut line: &str) -> &str {
     }
 }
 
-/// The text behind the rest of an escape sequence: of parameters with a final letter, or of a title that ends with a bell.
+/// The text after the rest of an escape sequence, which is parameters with a final letter, or a title that ends with a bell.
 fn behind_escape(rest: &str) -> &str {
     let end = match rest.as_bytes().first() {
         Some(b'[') => rest[1..].find(|char: char| ('@'..='~').contains(&char)).map(|at| at + 2),
@@ -43,7 +43,7 @@ fn behind_escape(rest: &str) -> &str {
     end.map_or("", |end| &rest[end..])
 }
 
-/// The line with `null` for each list and object that is nested too deeply.
+/// The line with `null` in place of each list and object that is nested too deeply.
 fn shallow(line: &str) -> String {
     let (mut result, mut depth, mut in_text, mut is_escaped) = (String::with_capacity(line.len()), 0_usize, false, false);
     for char in line.chars() {
@@ -67,7 +67,8 @@ fn shallow(line: &str) -> String {
     result
 }
 
-/// The line with U+FFFD for each escaped half of a surrogate pair without the other, which JavaScript prints and JSON's parsers refuse.
+/// The line with U+FFFD in place of each escaped surrogate without its other half. JavaScript prints such escapes, but JSON parsers refuse
+/// them.
 fn without_lone_surrogates(line: &str) -> String {
     let unit = |at: usize| {
         let digits = line.get(at..at + 6)?.strip_prefix("\\u")?;
@@ -84,7 +85,7 @@ fn without_lone_surrogates(line: &str) -> String {
                 at += 6;
                 kept = at;
             }
-            // Another escape; the character behind the backslash belongs to it.
+            // Another escape, to which the character after the backslash belongs.
             _ => at += 1 + line[at + 1..].chars().next().map_or(0, char::len_utf8),
         }
     }

@@ -1,5 +1,5 @@
-//! The login of the Claude CLI, which all runs of an account use. A run in a sandbox can write the file, because the CLI in it renews the login
-//! there: in place, as the file is mounted.
+//! The login of the Claude CLI, which all runs of an account share. A run in a sandbox can write the file, because its CLI renews the login
+//! there. The file is written in place, as it is mounted.
 
 use std::fs;
 use std::io;
@@ -14,20 +14,20 @@ use crate::machine::disk_size::held::is_written_by;
 use crate::machine::disk_size::size_of;
 use crate::profile::{Profile, Runner};
 
-/// A login has a few hundred bytes, with those of MCP servers some thousands.
+/// The maximum size of a login file. A login has a few hundred bytes; logins of MCP servers add some thousands.
 const MOST: u64 = 1 << 20;
-/// Another CLI may be writing it.
+/// How long another CLI may take to write the file.
 const WRITTEN_WITHIN: Duration = Duration::from_millis(200);
 
-/// The file while a run goes on that can write it.
+/// The login file, while a run that can write it continues.
 pub(crate) struct Login {
     path: PathBuf,
-    /// The newest content that could be one.
+    /// The newest content that could be a login.
     kept: Mutex<Vec<u8>>,
 }
 
 impl Login {
-    /// `None`: runs of the profile can't write it, or there is none.
+    /// `None`: runs of the profile can't write the file, or it does not exist.
     pub(crate) fn of(profile: &Profile) -> Option<Self> {
         profile.sandbox.as_ref().filter(|_| profile.runner == Runner::Claude)?;
         let path = config_dir(&profile.env)?.join(CREDENTIALS);
@@ -35,8 +35,8 @@ impl Login {
         Some(Self { path, kept })
     }
 
-    /// One that is too large is put right at once. Returns what it took on the disk if one of these processes, which are those of the run, was writing
-    /// it: the runs of all contexts have the file, and no other is to blame.
+    /// Checks the file, and repairs it at once if it is too large. Returns its size on the disk if one of these processes, which belong to
+    /// the run, was writing it: the file is mounted in the runs of all contexts, and no other run is to blame.
     pub(crate) fn look(&self, processes: &[i32]) -> u64 {
         if let Some(newer) = content(&self.path) {
             *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = newer;
@@ -48,7 +48,7 @@ impl Login {
         if is_writer { size_of(&about) } else { 0 }
     }
 
-    /// Writes the last good one again, if the run has left what can't be a login.
+    /// Restores the last valid content if the run has left something that can't be a login.
     pub(crate) fn repair(&self) {
         if content(&self.path).is_some() {
             return;
@@ -59,7 +59,7 @@ impl Login {
         }
     }
 
-    /// In place, for the runs that have it mounted.
+    /// Writes the file in place, because runs have it mounted.
     fn write(&self) {
         let path = self.path.display();
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,7 +70,7 @@ impl Login {
     }
 }
 
-/// The content, if it could be a login: one object of JSON, and not large.
+/// The content, if it could be a login: a single JSON object of limited size.
 fn content(path: &Path) -> Option<Vec<u8>> {
     let read = || -> io::Result<Vec<u8>> {
         let about = fs::metadata(path)?;

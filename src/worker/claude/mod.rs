@@ -1,5 +1,5 @@
-//! What is particular to the Claude CLI: its settings, versions and options, the stream of JSON lines that it prints, what it cost, and the
-//! permission tool by which it asks.
+//! Everything that is specific to the Claude CLI: its settings, versions and options, the stream of JSON lines that it prints, its costs,
+//! and its permission tool.
 
 pub(crate) mod cli_settings;
 pub(crate) mod cli_version;

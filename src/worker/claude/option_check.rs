@@ -1,5 +1,5 @@
-//! Asks the Claude CLI at the start for its version, whether it accepts the options of each profile, and whether it is signed in: else, every run
-//! would fail.
+//! Asks the Claude CLI when the agent starts for its version, whether it accepts the options of each profile, and whether it is signed in.
+//! Otherwise every run would fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,16 +17,16 @@ use crate::profiles::Profiles;
 use crate::run::invocation::{claude_call, claude_options};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Of what it prints there; errors have a limit of their own.
+/// How many bytes of the CLI's output are read; errors have a limit of their own.
 const MOST: usize = 64 << 10;
-/// By what the Claude CLI of a profile gets access, as far as the agent sees.
+/// How the Claude CLI of a profile gets access, as far as the agent can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// This variable, which its runs have.
+    /// By this environment variable, which runs of the profile have.
     Variable(&'static str),
-    /// A login that is stored in a file.
+    /// By a login that is stored in a file.
     Login,
-    /// Neither: perhaps a login that is stored elsewhere.
+    /// By neither: perhaps by a login that is stored elsewhere.
     Unseen,
 }
 
@@ -40,7 +40,7 @@ const ACCESS: [&str; 6] = [
     "CLAUDE_CODE_USE_FOUNDRY",
 ];
 
-/// Keeps the versions in the profiles, because options differ by them.
+/// Stores the versions in the profiles, because options depend on the version.
 ///
 /// # Errors
 /// The CLI refuses the options of a profile; the text says which.
@@ -54,7 +54,7 @@ pub(crate) async fn check(profiles: &mut Profiles) -> Result<(), String> {
             Some(known) => *known,
             None => *versions.entry(program.clone()).or_insert(version(&program, profile).await),
         };
-        // What is no Claude CLI would take the question for a run.
+        // A program that is not the Claude CLI would take the question for a run.
         if profile.cli_version.is_some() && signed_in.insert((program.clone(), config_dir(&profile.env))) {
             check_login(&program, slug, profile).await;
         }
@@ -63,10 +63,11 @@ pub(crate) async fn check(profiles: &mut Profiles) -> Result<(), String> {
             continue;
         }
         let mut call = claude_call(program, profile);
-        // As a run begins, but with a session that it refuses once it has understood all options, before it does anything. Nor has it a prompt.
+        // Called like a run, but without a prompt, and with a session id that the CLI refuses after it has parsed all options, and before
+        // it does anything.
         call.args(["-p", "--session-id=none"]).args(&options);
         let refused = match command::ended(call, Stdio::null(), LIMIT, MOST).await {
-            // It prints some errors below its own code.
+            // The CLI prints some errors below an excerpt of its own code.
             Ok(ended) => String::from_utf8_lossy(&ended.stderr).lines().find(|line| line.starts_with("error: ")).map(str::to_owned),
             Err(why) => Some(why),
         };
@@ -77,7 +78,7 @@ pub(crate) async fn check(profiles: &mut Profiles) -> Result<(), String> {
     Ok(())
 }
 
-/// By what the Claude CLI of this profile gets access. A variable comes before a login, as with the CLI.
+/// How the Claude CLI of this profile gets access. As in the CLI, a variable takes precedence over a login.
 pub fn access(profile: &Profile) -> Access {
     let call = claude_call(profile.program(), profile);
     let is_set = |name: &str| call.as_std().get_envs().any(|(set, value)| set == name && value.is_some_and(|value| !value.is_empty()));
@@ -89,14 +90,14 @@ pub fn access(profile: &Profile) -> Access {
     }
 }
 
-/// What `claude auth status` prints, of which only this is needed. Versions without that command print something else.
+/// The part of the output of `claude auth status` that is needed. Versions without that command print something else.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Login {
     logged_in: bool,
 }
 
-/// Warns if the CLI says that it is not signed in. It is asked only where the agent sees neither a login nor a variable that stands for one.
+/// Warns if the CLI reports that it is not signed in. It is asked only if the agent sees neither a login nor a variable in place of one.
 async fn check_login(program: &Path, slug: &str, profile: &Profile) {
     let mut call = claude_call(program.to_owned(), profile);
     if access(profile) != Access::Unseen {
@@ -113,7 +114,7 @@ async fn check_login(program: &Path, slug: &str, profile: &Profile) {
     }
 }
 
-/// The version that the program tells, which is logged.
+/// The version that the program reports. Logs it.
 async fn version(program: &Path, profile: &Profile) -> Option<Version> {
     let mut call = claude_call(program.to_owned(), profile);
     call.arg("--version");

@@ -1,5 +1,6 @@
-//! The server of the Claude CLI's permission tool: the CLI starts it and asks it, over the Model Context Protocol, what it may do. It passes
-//! that on to the agent by files and waits for the answer. It has no key, and it knows nothing but the directory of these files.
+//! The server of the Claude CLI's permission tool. The CLI starts it and asks it for permissions over the Model Context Protocol. The
+//! server passes each question to the agent through files, and waits for the answer. It has no key, and knows nothing but the directory of
+//! these files.
 
 use std::io::{self, BufRead, Read, Write};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use uuid::Uuid;
 
 use crate::run::question_files::{MAX_QUESTION, Question, QuestionDir, TOOL};
 
-/// The interval at which it looks for the answer.
+/// The interval at which the server checks for the answer.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The version of the protocol, for clients that name none.
 const PROTOCOL: &str = "2025-06-18";
@@ -49,7 +50,7 @@ pub(crate) fn run() -> io::Result<()> {
     }
 }
 
-/// `None`: there is no such method.
+/// The result of a method call; `None`: there is no such method.
 fn result(dir: &QuestionDir, method: &str, params: &Value) -> io::Result<Option<Value>> {
     Ok(Some(match method {
         "initialize" => json!({
@@ -71,7 +72,7 @@ fn result(dir: &QuestionDir, method: &str, params: &Value) -> io::Result<Option<
     }))
 }
 
-/// In the form of the CLI.
+/// The decision about a question, in the CLI's format.
 fn decision(dir: &QuestionDir, question: &Question) -> io::Result<Value> {
     let denied = |message: &str| json!({"behavior": "deny", "message": message});
     if let Err(error) = dir.ask(question) {
@@ -95,11 +96,11 @@ fn decision(dir: &QuestionDir, question: &Question) -> io::Result<Value> {
 }
 
 /// # Errors
-/// The CLI has gone.
+/// The CLI has closed the connection.
 fn wait() -> io::Result<()> {
     let stdin = io::stdin();
     let limit = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.subsec_nanos().into() };
-    // Without events to wait for, only the end of the other side is reported.
+    // Without requested events, `poll` only reports that the other side has closed the pipe.
     let mut sources = [PollFd::new(&stdin, PollFlags::empty())];
     match poll(&mut sources, Some(&limit)) {
         Ok(0) | Err(rustix::io::Errno::INTR) => Ok(()),

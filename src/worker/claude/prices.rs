@@ -1,11 +1,12 @@
-//! What models cost, for runs that end without the CLI's total.
+//! The prices of models, for runs that end without the CLI's total.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 const MILLION: f64 = 1e6;
-/// Writes to the prompt cache cost this much more than other input, by how long they are kept; reads cost less, unless a price says how much.
+/// The price of a write to the prompt cache in relation to other input, by how long the cache keeps it. Reads are cheaper, unless a price
+/// says otherwise.
 const CACHE_WRITE_5M: f64 = 1.25;
 const CACHE_WRITE_1H: f64 = 2.0;
 const CACHE_READ: f64 = 0.1;
@@ -16,14 +17,14 @@ const CACHE_READ: f64 = 0.1;
 pub(crate) struct Price {
     pub input: f64,
     pub output: f64,
-    /// For what is read from the prompt cache; by default a tenth of `input`.
+    /// The price of reads from the prompt cache; by default a tenth of `input`.
     pub cache_read: Option<f64>,
 }
 
-/// Tokens, apart by how they are priced.
+/// Token counts, separated by how they are priced.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tokens {
-    /// Neither read from the prompt cache nor written to it.
+    /// Input that was neither read from the prompt cache nor written to it.
     pub input: i64,
     pub cache_write_5m: i64,
     pub cache_write_1h: i64,
@@ -45,7 +46,7 @@ const fn price_with_reads(input: f64, output: f64, cache_read: f64) -> Price {
     Price { input, output, cache_read: Some(cache_read) }
 }
 
-/// List prices by families of models, for prompts of up to so many tokens: the first row that fits counts. From
+/// List prices by model family, each for prompts up to a number of tokens: the first matching row counts. From
 /// https://platform.claude.com/docs/en/about-claude/pricing, as of November 2026.
 const LISTED: [(&[&str], i64, Price); 13] = [
     (&["claude-fable-5-1", "claude-mythos-5-1"], i64::MAX, price_with_reads(10.0, 50.0, 0.25)),
@@ -63,13 +64,13 @@ const LISTED: [(&[&str], i64, Price); 13] = [
     (&["claude-3-5-haiku"], i64::MAX, price(0.8, 4.0)),
 ];
 
-/// Prices that a profile sets, by model; for all other models, the list prices hold.
+/// Prices that a profile sets, by model. List prices apply to all other models.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Prices(BTreeMap<String, Price>);
 
 impl Prices {
     /// # Errors
-    /// A price is not one; the text names it.
+    /// A price is invalid; the text names it.
     pub fn check(&self) -> Result<(), String> {
         for (model, price) in &self.0 {
             let wrong = [("input", Some(price.input)), ("output", Some(price.output)), ("cache_read", price.cache_read)]
@@ -82,7 +83,7 @@ impl Prices {
         Ok(())
     }
 
-    /// What one message with these tokens costs in US dollars; `None` if the model's price is not known.
+    /// The cost of one message with these tokens in US dollars; `None` if the model's price is unknown.
     pub fn cost(&self, model: &str, tokens: &Tokens) -> Option<f64> {
         let family = family(model);
         let listed = || {
@@ -101,7 +102,7 @@ impl Prices {
     }
 }
 
-/// The name of a model without its date and what a provider puts around it: `eu.anthropic.claude-opus-4-5-20251101-v1:0`,
+/// The name of a model without its date and what a provider adds to it: `eu.anthropic.claude-opus-4-5-20251101-v1:0`,
 /// `claude-opus-4-5@20251101` and `claude-opus-4-5[1m]` are all `claude-opus-4-5`.
 pub(crate) fn family(model: &str) -> &str {
     let name = model.find("claude-").map_or(model, |start| &model[start..]);

@@ -1,7 +1,7 @@
 //! Parses the output of a run: the Claude CLI's stream of JSON lines, or a command's plain text.
 //!
-//! The stream decides how a run ended, because the exit status is unreliable: runs may exit with 0 after an error, and with others after a
-//! success.
+//! The stream decides how a run ended, because the exit status is unreliable: runs may exit with 0 after an error, and with another status
+//! after a success.
 
 mod ending;
 mod own_text;
@@ -25,16 +25,16 @@ pub(crate) use pending::Activity;
 use pending::Pending;
 pub(crate) use warnings::Warnings;
 
-/// The maximum text of an event; the result contains the whole text.
+/// The maximum text of an event, in bytes; the result contains the whole text.
 pub(crate) const MAX_TEXT: usize = 32 * 1024;
 /// The maximum size of an answer, which is also the server's default limit.
 pub(crate) const MAX_OUTPUT: usize = 16 << 20;
-/// How many bytes are kept of lines that could not be parsed, for the error message.
+/// How many bytes of unparsable lines are kept for the error message.
 const MAX_ODD: usize = 2_000;
 
-/// Denied uses of tools that become events.
+/// The maximum number of denied tool uses that become events.
 const MAX_DENIALS: usize = 100;
-/// How many bytes are kept of what was said to the model about one of them.
+/// How many bytes are kept of the message that the model got about a denial.
 const MAX_DENIAL: usize = 300;
 
 /// What has been read so far.
@@ -52,7 +52,7 @@ pub(crate) struct Reading {
     pub api_error: Option<String>,
     /// The HTTP status of that error.
     pub api_status: Option<u64>,
-    /// How often in a row the API has refused the account since it last answered.
+    /// How many times in a row the API has refused the account since its last answer.
     refusals: u32,
     /// When the quota is renewed, if the stream says so.
     pub resets_at: Option<Ms>,
@@ -63,15 +63,15 @@ pub(crate) struct Reading {
     is_cut: bool,
     tokens: TokenCount,
     total: Option<Total>,
-    /// Those of the profile.
+    /// The prices of the profile.
     prices: Prices,
     own_text: OwnText,
     pending: Pending,
-    /// As the profile says: a person is asked for what nothing allows.
+    /// Whether the profile has a person asked about tool uses that nothing allows.
     pub asks_human: bool,
-    /// What the model was told instead of what a tool would have given, by the id of its use.
+    /// What the model got instead of a tool's result, by the id of the tool use.
     tool_errors: BTreeMap<String, String>,
-    /// The run was denied the use of a tool.
+    /// Whether the run was denied the use of a tool.
     pub has_denials: bool,
     pub warnings: Warnings,
 }
@@ -117,17 +117,17 @@ impl Reading {
         self.own_text.forget_pending();
     }
 
-    /// Tokens and cost: the total of the results, or without a result the sum of the messages and what these cost by their prices.
+    /// Tokens and cost: the total of the results, or without a result the sum over the messages, at their models' prices.
     pub(crate) fn usage(&self) -> Option<Usage> {
         self.tokens.usage(self.total.as_ref(), &self.prices)
     }
 
-    /// What the CLI does now; `None`: no turn has ended.
+    /// What the CLI is doing now; `None`: no turn has ended yet.
     pub(crate) fn activity(&self, now: Ms) -> Option<Activity> {
         self.result.as_ref().map(|_| self.pending.activity(now))
     }
 
-    /// What the end of the run has cut off behind its last answer; `None`: nothing.
+    /// What the end of the run cut off after its last answer; `None`: nothing.
     pub(crate) fn unfinished(&self) -> Option<String> {
         self.pending.unfinished()
     }
@@ -144,12 +144,12 @@ impl Reading {
         self.plain
     }
 
-    /// A part of what was printed is missing, because it was too long.
+    /// Records that a part of the output is missing, because it was too long.
     pub(crate) fn cut(&mut self) {
         self.is_cut = true;
     }
 
-    /// Whether a plain answer was too long and is incomplete.
+    /// Whether a plain answer is incomplete because it was too long.
     pub(crate) fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -170,7 +170,7 @@ impl Reading {
         }
     }
 
-    /// Whether the API refuses the account, however often it is asked: the CLI goes on for minutes.
+    /// Whether the API keeps refusing the account: the CLI would go on retrying for minutes.
     pub(crate) fn is_refused(&self) -> bool {
         self.refusals >= LASTING_REFUSALS
     }
@@ -208,7 +208,7 @@ impl Reading {
         let event = &message["event"];
         match event["type"].as_str() {
             Some("message_start") => {
-                // The API answers again.
+                // The API works again.
                 (self.api_error, self.api_status, self.refusals) = (None, None, 0);
                 self.own_text.message_begins();
                 self.tokens.begins(&event["message"], self.model.as_deref());
@@ -270,7 +270,7 @@ impl Reading {
         }
     }
 
-    /// If a person denied it, it is what that person said.
+    /// Keeps the error text of a tool. If a person denied the tool use, this is what that person said.
     fn keep_tool_error(&mut self, block: &Value) {
         let content = &block["content"];
         let text = content.as_str().or_else(|| content[0]["text"].as_str()).unwrap_or_default().trim();
@@ -321,10 +321,11 @@ impl Reading {
     }
 }
 
-/// After so many refusals in a row, an account stays refused. One that was signed in meanwhile, or whose token was renewed, is not refused again.
+/// After this many refusals in a row, an account stays refused. If somebody signs in meanwhile, or the token is renewed, the next request
+/// succeeds.
 const LASTING_REFUSALS: u32 = 4;
 
-/// What an `api_retry` says.
+/// The text for an `api_retry` message.
 fn asked_again(message: &Value) -> String {
     let error = cut(message["error"].as_str().unwrap_or("an unknown error"), 200);
     let status = message["error_status"].as_u64().map_or_else(|| "no connection".to_owned(), |status| format!("status {status}"));
@@ -338,8 +339,8 @@ fn bare_model(name: &str) -> String {
     cut(name.split('[').next().unwrap_or(name), 128).to_owned()
 }
 
-/// The stream contains seconds, but some versions of the CLI print milliseconds, and proxies of its API smaller units. Each unit has its own
-/// range of values for the times from 1973 to 5138.
+/// The stream contains seconds, but some versions of the CLI print milliseconds, and proxies of its API smaller units. Each unit has its
+/// own range of values for the times from 1973 to 5138.
 fn milliseconds(at: f64) -> Ms {
     match at as Ms {
         at if at < 100_000_000_000 => at.saturating_mul(1000),

@@ -1,4 +1,4 @@
-//! Counts what a run uses, message by message and with its sub-agents, until the CLI reports a total.
+//! Counts what a run uses, including its sub-agents, message by message until the CLI reports a total.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,25 @@ use serde_json::Value;
 use crate::claude::prices::{Prices, Tokens};
 use bloom_core::usage::Usage;
 
-/// How many messages are counted apart, so that each counts once although its parts are printed one by one. A run prints what it likes.
+/// How many messages are counted separately. Each counts once, although its parts are printed one by one. The limit is needed because a run
+/// can print anything.
 const MAX_MESSAGES: usize = 10_000;
-/// How many models are counted apart, of messages before these.
+/// How many models are counted separately for earlier messages.
 const MAX_MODELS: usize = 100;
-/// The most that a run counts for, in US dollars. More is a mistake of the program that says it; it counts as this much, which ends any budget.
+/// The maximum cost of a run, in US dollars. A larger number is an error of the program that reports it, and counts as this much, which
+/// exceeds any budget.
 const MAX_RUN_USD: f64 = 10_000.0;
-/// Bytes of a message's id, or of a model's name.
+/// The maximum length of a message's id, or of a model's name, in bytes.
 const MAX_NAME: usize = 128;
 
 /// The tokens of the messages seen so far.
 #[derive(Debug, Default)]
 pub(crate) struct TokenCount {
-    /// By their ids.
+    /// The messages by id.
     messages: BTreeMap<String, Counted>,
-    /// Those before, by models.
+    /// The sums of earlier messages, by model.
     earlier: Vec<Counted>,
-    /// The message that the model writes now.
+    /// The message that the model is writing now.
     open: Option<String>,
 }
 
@@ -36,29 +38,30 @@ struct Counted {
 /// What the CLI's `result` lines say about the whole run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Total {
-    /// The model's own loop: without sub-agents, and 0 after some errors.
+    /// The model's main loop: without sub-agents, and 0 after some errors.
     main_loop: Counted,
-    /// All that the run used, by models.
+    /// Everything that the run used, by model.
     by_model: Vec<Counted>,
     cost_usd: Option<f64>,
-    /// Each result tells what was used since the one before it: what else it tells is about the whole session, with its earlier runs.
+    /// Whether each result reports what was used since the previous one. The result's other numbers are about the whole session, including
+    /// earlier runs.
     adds_up: bool,
 }
 
 impl Total {
-    /// `model` is the one of the run, `earlier` the total of the process before this result.
+    /// `model` is the model of the run, `earlier` the total of the process before this result.
     pub(crate) fn of(result: &Value, model: Option<&str>, earlier: Option<&Self>) -> Self {
         let total = Self::of_one(result, model);
         match earlier.filter(|earlier| earlier.adds_up) {
             Some(earlier) if total.adds_up => earlier.plus(total),
-            // A result after a fault of the CLI may lack the field, or have zeros.
+            // A result after an internal error of the CLI may lack the field, or have zeros.
             Some(earlier) => earlier.clone(),
             None => earlier.map_or_else(|| total.clone(), |earlier| earlier.or_more(&total)),
         }
     }
 
     fn of_one(result: &Value, model: Option<&str>) -> Self {
-        // Zero has a sign, too.
+        // `abs` turns -0.0 into 0.0.
         let dollars = |value: &Value| value.as_f64().filter(|usd| usd.is_finite() && *usd >= 0.0).map(f64::abs);
         let main_loop = Counted { model: short(model.unwrap_or_default()), tokens: tokens(&result["usage"]) };
         let since_last = result["model_usage_since_last_result"].as_object();
@@ -84,7 +87,7 @@ impl Total {
         sum
     }
 
-    /// The larger of two counts of the same.
+    /// The larger of two counts of the same thing.
     fn or_more(&self, later: &Self) -> Self {
         let mut most = later.clone();
         most.main_loop.tokens = larger_of(self.main_loop.tokens, later.main_loop.tokens);
@@ -100,20 +103,20 @@ impl Total {
 }
 
 impl TokenCount {
-    /// A message begins, of which parts follow.
+    /// Counts the beginning of a message whose parts follow.
     pub(crate) fn begins(&mut self, message: &Value, model: Option<&str>) {
         self.message(message, model);
         self.open = message["id"].as_str().map(short);
     }
 
-    /// The end of the open message: only that has the count of all that the model wrote.
+    /// Counts the end of the open message. Only the end has the number of all tokens that the model wrote.
     pub(crate) fn ends(&mut self, usage: &Value) {
         if let Some(counted) = self.open.as_ref().and_then(|id| self.messages.get_mut(id)) {
             counted.tokens = larger_of(counted.tokens, tokens(usage));
         }
     }
 
-    /// A message, or a part of one; `model` is the one of the run.
+    /// Counts a message, or a part of one; `model` is the model of the run.
     pub(crate) fn message(&mut self, message: &Value, model: Option<&str>) {
         let model = message["model"].as_str().or(model);
         if let (Some(id), usage @ Value::Object(_)) = (message["id"].as_str(), &message["usage"]) {
@@ -121,7 +124,8 @@ impl TokenCount {
         }
     }
 
-    /// What a tool returned. The CLI prints no last message of a sub-agent; the result of its tool has that message's usage.
+    /// Counts the result of a tool. The CLI does not print the last message of a sub-agent; the result of the sub-agent's tool has the
+    /// usage of that message.
     pub(crate) fn tool_result(&mut self, message: &Value, model: Option<&str>) {
         let result = &message["tool_use_result"];
         if let (Some(id), usage @ Value::Object(_)) = (message["message"]["content"][0]["tool_use_id"].as_str(), &result["usage"]) {
@@ -138,7 +142,7 @@ impl TokenCount {
         counted.tokens = larger_of(counted.tokens, tokens);
     }
 
-    /// Adds all messages to those before, except for the open one.
+    /// Adds all messages except the open one to the sums.
     fn add_up(&mut self) {
         let open = self.open.take().and_then(|id| self.messages.remove_entry(&id));
         add_to(&mut self.earlier, std::mem::take(&mut self.messages).into_values());
@@ -146,7 +150,7 @@ impl TokenCount {
         self.messages.extend(open);
     }
 
-    /// What the run has used. Without a total, its cost is estimated; a model without a known price adds nothing.
+    /// The usage of the run. Without a total, the cost is estimated; a model without a known price adds nothing.
     pub(crate) fn usage(&self, total: Option<&Total>, prices: &Prices) -> Option<Usage> {
         let sum = |counted: &mut dyn Iterator<Item = &Counted>| {
             counted.fold(Usage::default(), |mut sum, one| {
@@ -171,12 +175,12 @@ impl TokenCount {
     }
 }
 
-/// A sum that JSON can have, whatever a run prints.
+/// Limits the sum to a number that JSON can represent, whatever a run prints.
 fn add_dollars(sum: f64, more: Option<f64>) -> Option<f64> {
     more.map(|usd| (sum + usd).min(f64::MAX))
 }
 
-/// Adds up by models.
+/// Adds counts to the sums, by model.
 fn add_to(sums: &mut Vec<Counted>, more: impl IntoIterator<Item = Counted>) {
     for counted in more {
         match sums.iter().position(|of_model| of_model.model == counted.model) {
@@ -221,7 +225,7 @@ fn count(usage: &Value, name: &str) -> i64 {
     usage[name].as_u64().and_then(|count| i64::try_from(count).ok()).unwrap_or(0)
 }
 
-/// Of the API's `usage`.
+/// The tokens in the API's `usage`.
 fn tokens(usage: &Value) -> Tokens {
     let written = count(usage, "cache_creation_input_tokens");
     let cache_write_1h = count(&usage["cache_creation"], "ephemeral_1h_input_tokens").min(written);
@@ -234,7 +238,7 @@ fn tokens(usage: &Value) -> Tokens {
     }
 }
 
-/// Of the CLI's `modelUsage`, which does not say how long the cache keeps what was written.
+/// The tokens in the CLI's `modelUsage`, which does not say how long the cache keeps what was written.
 fn tokens_of_model(used: &Value) -> Tokens {
     Tokens {
         input: count(used, "inputTokens"),
@@ -264,7 +268,7 @@ mod tests {
         (usage.unwrap().cost_usd * 1e6).round() as i64
     }
 
-    /// A run with a sub-agent, with the numbers that the CLI 2.1.197 prints.
+    /// A run with a sub-agent, with numbers that version 2.1.197 of the CLI prints.
     fn seen() -> TokenCount {
         let mut seen = TokenCount::default();
         seen.begins(&message("1", 10, 1), None);
@@ -282,7 +286,7 @@ mod tests {
     #[test]
     fn without_a_total_the_messages_count_and_the_cost_is_an_estimate() {
         let usage = seen().usage(None, &Prices::default());
-        // 2020 of input, 80 and 40 written for an hour and five minutes, 2000 read, 919 of output.
+        // 2020 of input, 80 and 40 written for an hour and for five minutes, 2000 read, 919 of output.
         assert_eq!(millionths(usage), 6_060 + 480 + 150 + 600 + 13_785);
         let Usage { input_tokens, output_tokens, cost_estimated, .. } = usage.unwrap();
         assert_eq!((input_tokens, output_tokens, cost_estimated), (4_140, 919, true));
@@ -330,7 +334,7 @@ mod tests {
         assert_eq!(usage(&result), Some(expected), "the models' costs are the total");
         result["modelUsage"][MODEL].as_object_mut().unwrap().remove("costUSD");
         let estimate = usage(&result);
-        // The writes count for five minutes here.
+        // Here the cache writes count as kept for five minutes.
         assert_eq!((millionths(estimate), estimate.unwrap().cost_estimated), (6_060 + 450 + 600 + 27_270, true));
     }
 

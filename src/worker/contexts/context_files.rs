@@ -1,4 +1,4 @@
-//! The files of a context in the agent's directory: their names, and the record of its session.
+//! The files of a context in the agent's directory: their names, and the record of the context's session.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use crate::contexts::session::SessionRecord;
 use crate::home::{Home, read_json, write_json};
 
 impl Home {
-    /// Where the repository of a context is, for each project; most do not exist.
+    /// The paths that the repository of a context has in each project's directory; most do not exist.
     pub(crate) fn context_repositories(&self, context_id: &str) -> Vec<PathBuf> {
         let name = self.context_dir(context_id).with_added_extension("git");
         let projects = fs::read_dir(self.repositories_dir()).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -21,7 +21,7 @@ impl Home {
         self.contexts_dir().join(file_name(context_id))
     }
 
-    /// Where the CLI keeps the sessions of a context whose runs are in a sandbox. It exists once there was such a run.
+    /// Where the CLI keeps the sessions of a context whose runs are in a sandbox. The directory exists once there was such a run.
     pub(crate) fn sandboxed_sessions(&self, context_id: &str) -> PathBuf {
         self.session_path(context_id).with_extension("sandbox")
     }
@@ -40,7 +40,7 @@ impl Home {
         self.root().join("sessions").join(file_name(context_id)).with_added_extension("json")
     }
 
-    /// The note that tells when the directory of a context without a project was used.
+    /// The note that says when the directory of a context without a project was used.
     pub(crate) fn use_path(&self, context_id: &str) -> PathBuf {
         self.session_path(context_id).with_extension("used")
     }
@@ -50,18 +50,18 @@ impl Home {
         entries.filter(|path| path.extension().is_some_and(|extension| extension == "used")).collect()
     }
 
-    /// All that is here of a context without a project; the note comes last.
+    /// All paths of a context without a project. The note comes last.
     pub(crate) fn paths_of(&self, context_id: &str) -> Vec<PathBuf> {
         vec![self.context_dir(context_id), self.sandboxed_sessions(context_id), self.session_path(context_id), self.use_path(context_id)]
     }
 }
 
-/// A file name for any text: readable, and different for different texts, also if somebody looks for two that have the same.
+/// A file name for any text. It is readable, and differs for different texts, even if somebody searches for a collision.
 fn file_name(text: &str) -> String {
     with_digest(text, 32)
 }
 
-/// A shorter one. Somebody who looks for them finds two texts that have the same.
+/// A shorter file name. Somebody who searches for it can find two texts with the same name.
 pub(crate) fn short_file_name(text: &str) -> String {
     with_digest(text, 12)
 }

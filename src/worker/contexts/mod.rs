@@ -1,7 +1,8 @@
-//! The directories of contexts on this machine, and when they go: worktrees of projects, and directories of tasks without a project.
+//! The directories of contexts on this machine, and when they are removed: worktrees of projects, and directories of tasks without a
+//! project.
 //!
 //! ```text
-//! sessions/NAME.used   when a directory without a project was used, and whose it is. A worktree has its note beside its repository.
+//! sessions/NAME.used   when a directory without a project was used, and by which context. A worktree has its note beside its repository.
 //! ```
 
 pub(crate) mod context_files;
@@ -34,16 +35,16 @@ use bloom_core::{DAY_MS, Ms};
 
 const LOOK_EVERY: Duration = Duration::from_secs(3600);
 
-/// A context whose directory may go.
+/// A context whose directory may be removed.
 struct Unneeded {
     context_id: String,
     used_at: Ms,
-    /// A run was interrupted there, and what it changed is not committed yet.
+    /// Whether a run was interrupted there, so that its changes are not committed yet.
     is_open: bool,
     tree: Option<Worktree>,
 }
 
-/// What is known of a directory without a project.
+/// The note about a directory without a project.
 #[derive(Deserialize, Serialize)]
 struct Used {
     context_id: String,
@@ -56,7 +57,7 @@ pub(crate) fn note_use(home: &Home, context_id: &str) -> io::Result<()> {
 }
 
 impl Agent {
-    /// Removes directories of contexts that are not needed any more, at the start and once an hour.
+    /// Removes directories of contexts that are no longer needed: when the agent starts, and once an hour.
     pub(crate) async fn keep_contexts(self: Arc<Self>, stopped: CancellationToken) {
         loop {
             self.remove_contexts().await;
@@ -73,26 +74,26 @@ impl Agent {
         let gone = self.gone(&contexts).await;
         let limits = self.settings.worktrees;
         let oldest = if limits.days == 0 { Ms::MIN } else { now_ms() - Ms::from(limits.days) * DAY_MS };
-        // The newest ones may stay until the room is used up.
+        // The newest ones may stay until the space is used up.
         all.sort_by_key(|one| Reverse(one.used_at));
         let mut room = limits.max_bytes;
         for one in all {
             let (dirs, most) = (dirs_of(&self.home, &one.context_id), room);
-            // A directory that can't be looked at is no reason to remove a context that has room.
+            // A directory whose size can't be determined counts as empty: it must not cause the removal of a context that has room.
             let size = spawn_blocking(move || used(dirs, Ms::MIN, most, 0)).await.unwrap_or(0);
             let why = match () {
                 () if gone.contains(&one.context_id) => "its tasks were removed",
                 () if one.used_at < oldest => "it was not used for long",
-                // A run that was interrupted goes on there.
+                // The interrupted run will be continued there.
                 () if size > room && !one.is_open => "the directories of contexts take more room than they may",
                 () => {
                     room = room.saturating_sub(size);
                     continue;
                 }
             };
-            // A directory is being prepared. It is tried again at the next look.
+            // Some directory is being prepared. The removal is tried again at the next look.
             let Ok(_using) = self.worktrees.using.try_write() else { return };
-            // A run that was accepted meanwhile has its record on disk before it prepares its directory.
+            // A run that was accepted meanwhile has stored its record before it prepares its directory.
             if in_use(&self.home).contains(&one.context_id) {
                 room = room.saturating_sub(size);
                 continue;
@@ -105,14 +106,14 @@ impl Agent {
         for repository in self.repositories() {
             let _lock = repository.lock.lock().await;
             repository.tidy().await;
-            // A run that is being prepared needs what was fetched for it.
+            // Files of the last day stay: a run that is being prepared needs what was fetched for it.
             if let Err(trouble) = repository.tidy_large_files((now_ms() - DAY_MS) / 1_000).await {
                 tracing::warn!(repository = %repository.dir.display(), %trouble, "large files that nobody needs stay");
             }
         }
     }
 
-    /// The directories on the disk, as far as they are noted.
+    /// The directories on the disk that have a note.
     fn contexts(&self) -> Vec<Unneeded> {
         let trees = self.known_worktrees().into_iter();
         let mut all: Vec<Unneeded> = trees
@@ -130,7 +131,7 @@ impl Agent {
         all
     }
 
-    /// Those of the contexts that have no tasks left at the server.
+    /// The contexts that have no tasks left at the server.
     async fn gone(&self, contexts: &[String]) -> BTreeSet<String> {
         let path = format!("api/runtime/workers/{}/contexts", part(&self.name));
         let mut gone = BTreeSet::new();
@@ -139,7 +140,7 @@ impl Agent {
             let answer = self.client.send(Method::POST, &path, Some(&body), CALL_LIMIT).await;
             match answer.and_then(|answer| answer.json::<GoneContexts>()) {
                 Ok(answer) => gone.extend(answer.gone),
-                // They stay a while longer.
+                // Their directories stay until a later look.
                 Err(error) => tracing::debug!(%error, "the server could not tell which contexts have no tasks left"),
             }
         }
@@ -148,7 +149,7 @@ impl Agent {
 }
 
 impl Unneeded {
-    /// `paths`: of the context; the last one is the note, which goes last, so that what could not be removed is tried again.
+    /// `paths` are the paths of the context. The last one is the note, which is removed last, so that a failed removal is tried again.
     fn remove(&self, paths: &[PathBuf]) {
         if let Some(tree) = &self.tree {
             return tree.remove_with_notes();
@@ -165,7 +166,7 @@ impl Unneeded {
     }
 }
 
-/// The contexts of all runs that are here.
+/// The contexts of all runs on this machine.
 fn in_use(home: &Home) -> BTreeSet<String> {
     home.run_dirs().into_iter().filter_map(|dir| Some(RunDir::new(dir).record().ok()?.task.context_id)).collect()
 }

@@ -1,4 +1,4 @@
-//! The session of a context, which the runs of its tasks continue, and when they do not.
+//! The session of a context, which the runs of its tasks continue, and when they do not continue it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -10,43 +10,45 @@ use crate::run::verdict::{End, Verdict};
 use bloom_core::Ms;
 use bloom_core::task::Reason;
 
-/// How many runs in a row may fail because of what the session contains, until it is replaced: the first may have been a passing fault of the API.
+/// How many runs in a row may fail because of the session's content before it is replaced: the first failure may be a temporary fault of
+/// the API.
 const MAX_REFUSALS: u32 = 2;
-/// Bytes of a refusal that are kept.
+/// How many bytes of a refusal are kept.
 const MAX_REFUSAL: usize = 500;
 
-/// What the runs of a profile do when the session of their context is lost, or can't go on.
+/// What the runs of a profile do when the session of their context is lost or can't continue.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnSessionLost {
-    /// They begin a new one, which knows nothing of what was said before.
+    /// They begin a new session, which knows nothing of what was said before.
     #[default]
     New,
     /// They fail, until a person resets the context.
     Fail,
 }
 
-/// The session of a context, as far as the agent knows it.
+/// The agent's record of a context's session.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct SessionRecord {
     pub context_id: String,
-    /// The profile's program, because another program does not have the session.
+    /// The profile's program. Another program can't continue the session.
     pub program: String,
     pub session_id: String,
-    /// The task whose prompt the session got, if it has no result yet.
+    /// The task whose prompt the session has received, if there is no result yet.
     pub open_task: Option<Uuid>,
-    /// When the context was last reset before the lease whose run began or continued the session.
+    /// The last reset of the context before the lease whose run began or continued the session.
     #[serde(default)]
     pub context_reset_at: Option<Ms>,
-    /// The conversation of the context that the server told with that lease: if it tells another one later, other than this session, that is newer.
+    /// The conversation of the context that the server reported with that lease. If the server later reports another one, and it is not
+    /// this session, it is newer.
     #[serde(default)]
     pub after: Option<String>,
-    /// A run has answered in it.
+    /// Whether a run has answered in it.
     pub has_answered: bool,
-    /// What its first answer warns of: it stands in for a session that is lost.
+    /// The warning for its first answer, if the session replaces one that was lost.
     #[serde(default)]
     pub warning: Option<String>,
-    /// How many of its last runs in a row failed because the conversation is too long, or because the API refuses it.
+    /// How many of its last runs in a row failed because the conversation is too long or the API refuses it.
     #[serde(default)]
     pub refusals: u32,
     /// The last of these failures.
@@ -65,9 +67,9 @@ pub(crate) struct Ended {
     pub phase: &'static str,
     pub session_id: String,
     pub why: String,
-    /// How a task fails that wants no new one.
+    /// The reason with which a task fails if its profile wants no new session.
     pub reason: Reason,
-    /// A person wanted it so.
+    /// Whether a person wanted the session to end.
     pub by_person: bool,
 }
 
@@ -80,12 +82,12 @@ impl Ended {
         Self::lost(newest, format!("the conversation of this context went on as session {newest}, which this worker does not have"))
     }
 
-    /// The data of the event that tells it.
+    /// The data of the event that reports it.
     pub(crate) fn event(&self) -> Value {
         json!({"session_id": self.session_id, "text": format!("{}; the run starts a new one", self.why)})
     }
 
-    /// Warns of it with the result.
+    /// The warning about it in the result.
     pub(crate) fn warning(&self) -> Option<String> {
         let what = "the run knew nothing of what its context had said before, only the files";
         (!self.by_person).then(|| format!("{}: {what}", self.why))
@@ -108,23 +110,23 @@ impl SessionRecord {
         }
     }
 
-    /// Whether something was said in it, or in one that it stands in for, that a run with another session does not know.
+    /// Whether something was said in this session, or in one that it replaces, that a run with another session does not know.
     fn is_conversation(&self) -> bool {
         self.has_answered || self.warning.is_some()
     }
 
-    /// The session in which the conversation went on without this one.
+    /// The session in which the conversation continued without this one.
     fn newer<'a>(&self, lease: &'a Lease) -> Option<&'a str> {
         lease.conversation.as_deref().filter(|newest| *newest != self.session_id && self.after.as_deref() != Some(newest))
     }
 
     /// Why a run with this program and this lease does not continue the session.
     fn ended_for(&self, program: &str, lease: &Lease) -> Option<Ended> {
-        // Also after a reset: the server tells what was said since then.
+        // This also holds after a reset: the server reports only what was said since then.
         if let Some(newest) = self.newer(lease) {
             return Some(Ended::elsewhere(newest));
         }
-        // The server forgets a reset with the last task of the context, which resets nothing.
+        // A lease without a reset does not mean one: the server forgets a reset together with the last task of the context.
         if lease.context_reset_at.is_some() && self.context_reset_at != lease.context_reset_at {
             let why = "the session was ended by a person, who reset the context".to_owned();
             return Some(Ended { phase: "session_replaced", by_person: true, ..Ended::lost(&self.session_id, why) });
@@ -140,14 +142,14 @@ impl SessionRecord {
         })
     }
 
-    /// Counts the end of a run. `is_resumed`: the run continued the session.
+    /// Learns from the end of a run. `is_resumed`: the run continued the session.
     ///
-    /// What the session contains may be the cause of a failure that would not pass by itself: then the task is tried again.
+    /// The content of the session may cause failures that do not pass by themselves. In this case the task is retried.
     fn learn(&mut self, verdict: &mut Verdict, is_resumed: bool) {
         let Verdict::Complete(completion) = verdict else { return };
         match completion.reason {
             Some(reason @ (Reason::ContextFull | Reason::InvalidRequest)) => {
-                // All that a new one contains is the prompt that was refused.
+                // A new session contains nothing but the prompt that was refused.
                 self.refusals = if is_resumed { self.refusals.saturating_add(1) } else { MAX_REFUSALS };
                 completion.retryable |= is_resumed;
                 let message = cut(completion.error_message.as_deref().unwrap_or_default(), MAX_REFUSAL).to_owned();
@@ -159,18 +161,20 @@ impl SessionRecord {
     }
 }
 
-/// The session of a run, as the context's record was when the run began: whoever sees its end, and however often, concludes the same.
+/// The session of a run, with the context's record from when the run began. So every agent process that sees the run's end draws the same
+/// conclusions, however often.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct RunSession {
     pub record: SessionRecord,
-    /// The run continues it.
+    /// Whether the run continues the session.
     pub is_resumed: bool,
-    /// It has the prompt of the task already, from a run without a result.
+    /// Whether the session already has the prompt of the task, from a run without a result.
     pub was_open: bool,
 }
 
 impl RunSession {
-    /// The session for the next run, and which one it can't continue, if something was said there. `lost`: one that the CLI does not have.
+    /// The session for the next run, and why it can't continue the previous one if something was said there. `lost`: a session that the CLI
+    /// does not have.
     pub(crate) fn next(
         kept: Option<SessionRecord>,
         lost: Option<SessionRecord>,
@@ -195,7 +199,7 @@ impl RunSession {
         (Self { record, is_resumed: true, was_open }, None)
     }
 
-    /// The context's record after the run, whose verdict it may change.
+    /// The context's record after the run. May change the run's verdict.
     pub(crate) fn after_run(&self, task: &Task, reading: &Reading, verdict: &mut Verdict) -> SessionRecord {
         let open_task = (reading.result.is_none() || reading.unfinished().is_some()).then_some(task.id);
         let session_id = reading.session_id.clone().unwrap_or_else(|| self.record.session_id.clone());
@@ -213,7 +217,7 @@ pub(crate) fn is_gone(reading: &Reading, end: &End) -> bool {
         && [result, &reading.odd, &end.stderr].iter().any(|text| text.contains("No conversation found"))
 }
 
-/// What a task is told whose profile wants no new session.
+/// The error of a task whose profile wants no new session.
 pub(crate) fn refusal(context: &str, ended: &Ended) -> String {
     format!(
         "{}, and on_session_lost = \"fail\" of its profile: to begin a new one, reset the context: bloom-runtime conversation reset {context}",

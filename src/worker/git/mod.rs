@@ -1,4 +1,4 @@
-//! The agent's own git commands: they execute nothing that a repository or a run wrote.
+//! The agent's own git commands. They execute nothing that a repository or a run wrote.
 
 pub(crate) mod repositories;
 pub(crate) mod worktree;
@@ -12,25 +12,25 @@ use tokio::time::sleep;
 
 use crate::machine::walk::{Next, Seen, walk};
 
-/// How often the size of what a command writes is looked at.
+/// The interval at which the size of a command's output files is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Files whose sizes are added up at a look; a clone with more of them counts as too large.
+/// The maximum number of files whose sizes are added up in one check; a clone with more counts as too large.
 const MAX_FILES: usize = 2_000_000;
 
-/// The memory of one git command.
+/// The memory limit of one git command.
 const MAX_MEMORY_KIB: u32 = 2 << 20;
 
-/// What the agent may fetch.
+/// The limits of what the agent may fetch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GitSettings {
     /// The protocols that git may use, such as `https` and `ssh`.
     pub protocols: Vec<String>,
-    /// The most bytes of one clone.
+    /// The maximum size of one clone, in bytes.
     pub max_bytes: u64,
 }
 
-/// Settings of git that could execute a program, or write beyond the repository. They come before the words of every command, so they
-/// precede what a repository's own settings say.
+/// Git settings that could otherwise execute a program, or write outside of the repository. Each command has them on its command line, so
+/// they take precedence over a repository's own settings.
 const SAFE: [&str; 12] = [
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
@@ -46,8 +46,8 @@ const SAFE: [&str; 12] = [
     "transfer.fsckObjects=true",
 ];
 
-/// What old commits of real repositories have wrong, and what does no harm: names, addresses and dates that are written in another way. Git itself clones
-/// them; without this, `transfer.fsckObjects` refuses them.
+/// Faults in old commits of real repositories that do no harm: names, addresses and dates in another format. Git itself clones such
+/// commits, but without this list `transfer.fsckObjects` refuses them.
 const HARMLESS: [&str; 11] = [
     "badDate",
     "badDateOverflow",
@@ -62,12 +62,12 @@ const HARMLESS: [&str; 11] = [
     "zeroPaddedDate",
 ];
 
-/// The value of `--strict` for `index-pack`, as fetches use it.
+/// The value of `--strict` for `index-pack`, with the same exceptions as fetches.
 pub(crate) fn strict() -> String {
     HARMLESS.map(|fault| format!("{fault}=ignore")).join(",")
 }
 
-/// Variables of the agent's environment that would lead its git commands to another repository, or have them execute a program.
+/// Variables in the agent's environment that would direct its git commands to another repository, or make them execute a program.
 const MISLEADING: [&str; 16] = [
     "GIT_DEFAULT_HASH",
     "GIT_DIR",
@@ -90,7 +90,8 @@ const MISLEADING: [&str; 16] = [
 /// A git command of the agent: without hooks, submodules and file system monitors.
 pub(crate) fn git(protocols: &[String]) -> Command {
     let mut git = Command::new("sh");
-    // What a repository has can make git take any memory. Mapped files do not count, so large repositories have room.
+    // The content of a repository can make git allocate any amount of memory. The limit does not include mapped files, so large
+    // repositories have room.
     git.args(["-c", &format!("ulimit -d {MAX_MEMORY_KIB} 2>/dev/null; exec git \"$@\""), "git"]);
     for name in MISLEADING {
         git.env_remove(name);
@@ -101,7 +102,7 @@ pub(crate) fn git(protocols: &[String]) -> Command {
     for fault in HARMLESS {
         git.args(["-c", &format!("fetch.fsck.{fault}=ignore")]);
     }
-    // git must fail instead of asking for a password, and ssh likewise.
+    // Git and ssh must fail instead of asking for a password.
     git.env("GIT_TERMINAL_PROMPT", "0").env("GIT_ALLOW_PROTOCOL", protocols.join(":")).env("GIT_LFS_SKIP_SMUDGE", "1");
     git.env("LC_ALL", "C").env("GIT_OPTIONAL_LOCKS", "0");
     git
@@ -112,24 +113,24 @@ pub(crate) fn is_installed() -> bool {
     crate::machine::program::find_program("git".as_ref(), "".as_ref()).is_some()
 }
 
-/// The program of git-lfs, if it is installed.
+/// The git-lfs program, if it is installed.
 pub fn lfs_program() -> Option<PathBuf> {
     crate::machine::program::find_program("git-lfs".as_ref(), "".as_ref())
 }
 
-/// Waits for a command that writes below `dir`, and ends it when that takes more room than `most` bytes.
+/// Waits for a command that writes below `dir`, and ends it when that directory takes more than `most` bytes.
 ///
 /// # Errors
-/// Those of the command, and that it took more room.
+/// The error of the command, or that it took more space.
 pub(crate) async fn bounded(command: impl Future<Output = Result<String, String>>, dir: &Path, most: u64) -> Result<String, String> {
     let dir = dir.to_owned();
     unless(move || size_of(&dir, most) > most, &too_large(most), command).await
 }
 
-/// Waits for a command, and ends it when what it writes has become too large.
+/// Waits for a command, and ends it when its output files become too large.
 ///
 /// # Errors
-/// Those of the command; if it became too large, the text is `why`.
+/// The error of the command, or `why` if the files became too large.
 pub(crate) async fn unless(
     is_large: impl Fn() -> bool + Clone + Send + 'static,
     why: &str,
@@ -149,7 +150,7 @@ pub(crate) async fn unless(
             Ok(_) if is_large().await => Err(why.to_owned()),
             ended => ended,
         },
-        // The command is dropped, which ends its process group.
+        // Dropping the command ends its process group.
         () = watched => Err(why.to_owned()),
     }
 }
@@ -158,7 +159,8 @@ fn too_large(most: u64) -> String {
     format!("it is larger than {} MiB, which this agent takes at most (--max-clone-mib)", most >> 20)
 }
 
-/// The bytes of all files below the directory, until they are more than `enough`. Links are not followed. What can't be looked at counts as any size.
+/// The total size of all files below the directory, in bytes; counting stops above `enough`. Links are not followed. If something can't be
+/// examined, the size counts as unlimited.
 pub(crate) fn size_of(dir: &Path, enough: u64) -> u64 {
     let mut size = 0_u64;
     let is_whole = walk(dir, MAX_FILES, |seen| match seen {

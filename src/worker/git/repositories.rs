@@ -54,7 +54,7 @@ pub(crate) async fn clone(State(agent): State<Arc<Agent>>, body: Result<Json<Wan
         );
     }
     let (projects, target) = (agent.home.root().join("projects"), path_below(&target).to_owned());
-    // Spawned, so that the clone is not cancelled when the caller disconnects.
+    // Spawned, so that the clone is not cancelled if the caller disconnects.
     let cloned = tokio::spawn(clone_to(agent.settings.git.clone(), wanted.repo_url, projects.clone(), target.clone())).await;
     match cloned {
         Ok(Ok(())) => (StatusCode::OK, Json(json!({"status": "cloned", "path": projects.join(target)}))),
@@ -72,7 +72,7 @@ async fn clone_to(settings: GitSettings, repo_url: String, projects: PathBuf, ta
     let part = format!(".clone-{}", Uuid::now_v7());
     // Checked before the long clone, and again before the move.
     if let Err(taken) = is_free(&dir, &target) {
-        // A server that asks once more, for example because the first answer was lost, has what it wants.
+        // A server that repeats its request, for example because the first answer was lost, gets what it wants.
         return if origin(&dir, &target).await == Some(repo_url) { Ok(()) } else { Err(taken) };
     }
     let mut git = git(&settings.protocols);
@@ -87,7 +87,7 @@ async fn clone_to(settings: GitSettings, repo_url: String, projects: PathBuf, ta
     moved
 }
 
-/// What the clone at this place was cloned from. Its settings are read as a file, so that nothing in them has an effect.
+/// The URL from which the clone at this place was made. The settings are read as a plain file, so that nothing in them takes effect.
 async fn origin(dir: &Dir, target: &str) -> Option<String> {
     let settings = dir.open(Path::new(target).join(".git/config")).ok().filter(|file| file.metadata().is_ok_and(|file| file.is_file()))?;
     let mut git = git(&[]);

@@ -1,9 +1,9 @@
-//! The worktrees of this agent: which context has one, and what is noted of it.
+//! The worktrees of this agent: which context has one, and the notes about it.
 //!
 //! ```text
 //! repositories/PROJECT/contexts/NAME.json    whose worktree it is, and when it was used
-//! repositories/PROJECT/contexts/NAME.ignore  files in it that are no part of the project: inputs of tasks
-//! repositories/PROJECT/contexts/NAME.*       what git needs of it, see [`worktree`](crate::git::worktree)
+//! repositories/PROJECT/contexts/NAME.ignore  files in it that are not part of the project: inputs of tasks
+//! repositories/PROJECT/contexts/NAME.*       what git needs for it, see [`worktree`](crate::git::worktree)
 //! ```
 
 use std::collections::BTreeMap;
@@ -27,38 +27,38 @@ use bloom_core::Ms;
 use bloom_core::namespace::RESERVED;
 use bloom_core::project::DEFAULT_BRANCH_PREFIX;
 
-/// When worktrees and other directories of contexts go, unless a run needs them.
+/// When worktrees and other directories of contexts are removed, unless a run needs them.
 #[derive(Clone, Copy, Debug)]
 pub struct WorktreeLimits {
-    /// Days after the last run; 0 = never.
+    /// The days after the last run; 0 = never.
     pub days: u32,
-    /// What all of them may take on the disk.
+    /// The total size that they may take on the disk.
     pub max_bytes: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Worktrees {
-    /// One for each repository in use.
+    /// One lock for each repository in use.
     locks: Mutex<BTreeMap<PathBuf, Arc<tokio::sync::Mutex<()>>>>,
-    /// Held for reading while the directory of a run is prepared, for writing while one is removed.
+    /// Held for reading while the directory of a run is prepared, and for writing while a directory is removed.
     pub using: RwLock<()>,
 }
 
-/// What is known of a worktree.
+/// The note about a worktree.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Known {
     pub context_id: String,
     pub used_at: Ms,
-    /// A run works there, or was interrupted there: what it changed is not committed yet.
+    /// Whether a run is working there, or was interrupted there, so that its changes are not committed yet.
     #[serde(default)]
     pub is_open: bool,
-    /// Inputs of tasks, which are no part of the project as long as no run changes them.
+    /// Inputs of tasks. They are not part of the project as long as no run changes them.
     #[serde(default)]
     inputs: Vec<Laid>,
 }
 
-/// The directory of a project's repository. Each namespace of Kubernetes has one of its own, because it is a tenant: runs can read the branches
-/// of other contexts there.
+/// The directory of a project's repository. Each Kubernetes namespace has its own, because it is a tenant: runs can read the branches of
+/// other contexts there.
 fn repository_dir(home: &Home, task: &Task, repository: &task::Repository) -> PathBuf {
     let namespace = task.context_id.strip_prefix(RESERVED).and_then(|rest| rest.split_once('/'));
     let name = match namespace {
@@ -79,7 +79,7 @@ impl Agent {
         }
     }
 
-    /// A worktree that is not prepared for a run: it does not matter what its branch is.
+    /// A worktree that is not prepared for a run, so that its branch does not matter.
     fn worktree_in(&self, repository: Repository, context_id: &str) -> Worktree {
         let branch = branch(DEFAULT_BRANCH_PREFIX, context_id);
         Worktree {
@@ -102,7 +102,7 @@ impl Agent {
         subdirs(&self.home.repositories_dir()).into_iter().map(|dir| self.repository(dir, "")).collect()
     }
 
-    /// The worktrees on the disk, as far as they are noted.
+    /// The worktrees on the disk that have a note.
     pub(crate) fn known_worktrees(&self) -> Vec<(Worktree, Known)> {
         let of_repository = |repository: Repository| {
             let notes = fs::read_dir(repository.contexts_dir()).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -113,14 +113,14 @@ impl Agent {
         self.repositories().into_iter().flat_map(of_repository).collect()
     }
 
-    /// Whether runs of the context work in a worktree here.
+    /// Whether runs of the context work in a worktree on this machine.
     pub(crate) fn has_worktree(&self, context_id: &str) -> bool {
         self.repositories().into_iter().any(|repository| self.worktree_in(repository, context_id).has_begun())
     }
 }
 
 impl Worktree {
-    /// Stores that a run begins to work in it, with these inputs.
+    /// Stores that a run begins to work in the worktree, with these inputs.
     pub(crate) fn opened(&self, context_id: &str, inputs: &[Input<'_>]) -> io::Result<()> {
         let path = self.note_path("json");
         private_dir(path.parent().unwrap_or(&path))?;
@@ -130,7 +130,7 @@ impl Worktree {
         write_json(&path, &Known { context_id: context_id.to_owned(), used_at: now_ms(), is_open: true, inputs: known })
     }
 
-    /// Stores that what the run changed is committed.
+    /// Stores that the changes of the run are committed.
     pub(crate) fn closed(&self) {
         let path = self.note_path("json");
         let Some(known) = read_json::<Known>(&path) else { return };
@@ -139,26 +139,26 @@ impl Worktree {
         }
     }
 
-    /// Removes the note of a worktree that could not be made: what is in the directory may not be of a worktree.
+    /// Removes the note of a worktree that could not be made: the files in its directory may be from something else.
     pub(crate) fn forget_unless_made(&self) {
         if !self.exists() {
             let _ = fs::remove_file(self.note_path("json"));
         }
     }
 
-    /// Removes the worktree and what is noted of it.
+    /// Removes the worktree and its notes.
     pub(crate) fn remove_with_notes(&self) {
-        // Else the directory has files of runs without this project.
+        // Without a worktree, the directory contains files of runs without this project.
         match if self.has_begun() { self.remove() } else { Ok(()) } {
             Ok(()) => ["json", "ignore"].iter().for_each(|extension| {
                 let _ = fs::remove_file(self.note_path(extension));
             }),
-            // It is tried again.
+            // The removal is tried again later.
             Err(error) => tracing::warn!(dir = %self.dir.display(), %error, "a worktree could not be removed"),
         }
     }
 
-    /// The file that names what is not committed: inputs that are as they were.
+    /// The file with the names of what is not committed: unchanged inputs.
     pub(crate) fn ignored(&self) -> io::Result<PathBuf> {
         let known = read_json::<Known>(&self.note_path("json")).map_or_else(Vec::new, |known| known.inputs);
         let lines: String =
@@ -173,7 +173,7 @@ impl Worktree {
     }
 }
 
-/// The path as a line of a `.gitignore`.
+/// The path in the form of a line of a `.gitignore`.
 fn escaped(path: &str) -> String {
     path.chars().flat_map(|c| "\\*?[]!# ".contains(c).then_some('\\').into_iter().chain([c])).collect()
 }

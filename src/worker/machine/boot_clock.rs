@@ -1,5 +1,5 @@
-//! The clock for leases: it goes on while the machine sleeps, as the clock of the server does. [`Instant`](std::time::Instant) stands still
-//! then, so a machine that wakes up would go on with runs that other workers have got meanwhile.
+//! The clock for leases. Like the server's clock, it continues while the machine sleeps. [`Instant`](std::time::Instant) would stand still,
+//! so a machine that wakes up would continue runs whose tasks other workers have got meanwhile.
 
 use std::time::Duration;
 
@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use bloom_client::now_ms;
 use bloom_core::Ms;
 
-/// Milliseconds since the machine's boot. All processes of the machine have the same clock.
+/// Milliseconds since the machine's boot. All processes on the machine have the same clock.
 pub(crate) fn now() -> u64 {
-    // Through libc, where a test can step the clock of all processes, as a sleep of the machine does. Every Linux has this clock.
+    // The clock is read through libc, so that a test can step it for all processes, as a sleep of the machine does. Every Linux has this
+    // clock.
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |now| millis(now.into()))
 }
 
@@ -19,7 +20,7 @@ pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The boot that [`now`] counts from.
+/// The id of the boot from which [`now`] counts.
 pub(crate) fn boot() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
@@ -29,7 +30,7 @@ pub(crate) fn boot() -> String {
 pub(crate) struct Stamp {
     boot: String,
     pub at: u64,
-    /// For a process after the next boot, in which no run of this boot goes on.
+    /// For a process after a reboot, when no run of this boot exists any more.
     wall_clock: Ms,
 }
 
@@ -38,7 +39,7 @@ impl Stamp {
         Self { boot: boot(), at: now(), wall_clock: now_ms() }
     }
 
-    /// The wall clock may have been set meanwhile, so it counts only where there is nothing else.
+    /// The time since this stamp. The wall clock may have been changed meanwhile, so it is used only after a reboot.
     pub(crate) fn age(&self) -> Duration {
         let by_wall_clock = || u64::try_from(now_ms().saturating_sub(self.wall_clock)).unwrap_or(u64::MAX);
         Duration::from_millis(if self.boot == boot() { now().saturating_sub(self.at) } else { by_wall_clock() })

@@ -1,8 +1,8 @@
-//! The cgroups of runs, in a hierarchy of version 2.
+//! The cgroups of runs, in a version 2 hierarchy.
 //!
-//! A process can't leave its cgroup without rights on the hierarchy, and `cgroup.kill` ends all processes of one at once. An agent makes
-//! cgroups where it may: below its own, or beside its own if that is named [`SUBGROUP`]. Limits need the second, because only a cgroup
-//! without processes can divide memory among others.
+//! A process can't leave its cgroup without rights on the hierarchy, and `cgroup.kill` ends all processes of a cgroup at once. The agent
+//! makes cgroups where it may: below its own cgroup, or beside it if its own is named [`SUBGROUP`]. Limits need the second case, because
+//! only a cgroup without processes can distribute memory among others.
 
 use std::fs;
 use std::io;
@@ -13,9 +13,9 @@ use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 
-/// The name of the agent's own cgroup where the cgroup above it is delegated to the agent (`DelegateSubgroup=` of systemd).
+/// The name of the agent's own cgroup if the cgroup above it is delegated to the agent (`DelegateSubgroup=` of systemd).
 const SUBGROUP: &str = "agent";
-/// The period of a limit of processor time, in microseconds.
+/// The period of a CPU limit, in microseconds.
 const CPU_PERIOD: f64 = 100_000.0;
 
 /// 16 TiB.
@@ -30,11 +30,11 @@ const MAX_CPUS: f64 = 4096.0;
 pub struct Limits {
     /// In MiB, without swap.
     pub memory_mib: Option<u64>,
-    /// Processors that the run may use on average.
+    /// The number of processors that the run may use on average.
     pub cpus: Option<f64>,
-    /// Processes and threads.
+    /// The maximum number of processes and threads.
     pub max_processes: Option<u64>,
-    /// What the directories of a context may take on the disk, in MiB. The agent measures it, without a cgroup.
+    /// The disk usage of a context's directories, in MiB. The agent measures it, without a cgroup.
     pub disk_mib: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ impl Limits {
         if self.memory_mib.is_some_and(|mib| mib == 0 || mib > MAX_MEMORY_MIB) {
             return Err(format!("limits.memory_mib must be 1 to {MAX_MEMORY_MIB}"));
         }
-        // The kernel's shortest time in a period is a millisecond.
+        // The kernel's minimum CPU time per period is one millisecond.
         if self.cpus.is_some_and(|cpus| !(0.01..=MAX_CPUS).contains(&cpus)) {
             return Err(format!("limits.cpus must be 0.01 to {MAX_CPUS}"));
         }
@@ -67,11 +67,11 @@ impl Limits {
     }
 }
 
-/// Where the cgroups of runs are made.
+/// The cgroup in which the cgroups of runs are made.
 #[derive(Clone, Debug)]
 pub(crate) struct Parent {
     path: PathBuf,
-    /// What can be limited below it.
+    /// The controllers that are available below it.
     controllers: Vec<String>,
 }
 
@@ -87,7 +87,7 @@ impl Parent {
         {
             let offered = fs::read_to_string(path.join("cgroup.controllers")).unwrap_or_default();
             for name in ["memory", "cpu", "pids"].into_iter().filter(|name| offered.split_whitespace().any(|offered| offered == *name)) {
-                // One by one: those that can't be enabled are missing in what is read next.
+                // Each controller is enabled separately. One that can't be enabled is missing in what is read next.
                 let _ = fs::write(path.join("cgroup.subtree_control"), format!("+{name}"));
             }
             let enabled = fs::read_to_string(path.join("cgroup.subtree_control")).unwrap_or_default();
@@ -112,7 +112,7 @@ pub(crate) fn make(leaf: &Path, limits: &Limits) -> io::Result<()> {
     fs::create_dir(leaf)?;
     if let Some(mib) = limits.memory_mib {
         fs::write(leaf.join("memory.max"), (mib << 20).to_string())?;
-        // Without swap the file does not exist.
+        // The file does not exist without swap.
         let swap = leaf.join("memory.swap.max");
         if swap.exists() {
             fs::write(swap, "0")?;
@@ -127,7 +127,7 @@ pub(crate) fn make(leaf: &Path, limits: &Limits) -> io::Result<()> {
     Ok(())
 }
 
-/// What of the limits can't be kept, in the words of the kernel; empty if all can.
+/// The controllers that the limits need but that are missing; empty if all limits can be enforced.
 pub(crate) fn missing(parent: Option<&Parent>, limits: &Limits) -> Vec<&'static str> {
     let has = |name: &str| parent.is_some_and(|parent| parent.controllers.iter().any(|controller| controller == name));
     limits.needed().into_iter().filter(|name| !has(name)).collect()
@@ -145,7 +145,7 @@ pub(crate) fn own() -> io::Result<PathBuf> {
     Ok(mount.mount_point.join(below.trim_start_matches('/')))
 }
 
-/// Whether a process can be moved from this cgroup to a new one below it, which can be killed.
+/// Checks that a process can be moved from this cgroup to a new one below it, and that the new one can be killed.
 fn may_make(dir: &Path) -> io::Result<()> {
     access(dir.join("cgroup.procs"), Access::WRITE_OK)?;
     let probe = dir.join(format!("bloom-probe-{}", std::process::id()));
@@ -160,7 +160,7 @@ pub(crate) fn enter(dir: &Path) -> io::Result<()> {
     fs::write(dir.join("cgroup.procs"), "0")
 }
 
-/// The processes in the cgroup. Empty if it does not exist any more.
+/// The processes in the cgroup. Empty if the cgroup no longer exists.
 pub(crate) fn members(leaf: &Path) -> Vec<i32> {
     let mut found: Vec<i32> = fs::read_to_string(leaf.join("cgroup.procs")).unwrap_or_default().lines().flat_map(str::parse).collect();
     below(leaf).iter().for_each(|dir| found.extend(members(dir)));
@@ -169,9 +169,10 @@ pub(crate) fn members(leaf: &Path) -> Vec<i32> {
 
 /// Ends all processes in the cgroup at once.
 pub(crate) fn kill(leaf: &Path) {
-    // Fails if it does not exist any more, which is fine.
+    // Writing fails if the cgroup no longer exists, which is fine.
     let _ = fs::write(leaf.join("cgroup.kill"), "1");
-    // The kernel signals the first thread of each process. If that has ended, the others live on, and only a signal for the whole process ends them.
+    // `cgroup.kill` signals the first thread of each process. If that thread has ended, the others stay alive, and only a signal to the
+    // whole process ends them.
     for pid in members(leaf).into_iter().filter_map(Pid::from_raw) {
         let _ = kill_process(pid, Signal::KILL);
     }
@@ -186,7 +187,7 @@ fn is_out_of_memory(events: &str) -> bool {
     events.lines().filter_map(|line| line.strip_prefix("oom_kill ")).any(|count| count.trim() != "0")
 }
 
-/// Removes the cgroup, with those that the run made in it. They must have no processes.
+/// Removes the cgroup, including those that the run made in it. They must contain no processes.
 pub(crate) fn remove(leaf: &Path) {
     below(leaf).iter().for_each(|dir| remove(dir));
     if let Err(error) = fs::remove_dir(leaf)

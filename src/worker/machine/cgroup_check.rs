@@ -1,12 +1,12 @@
-//! Whether this agent may make the cgroups that its profiles need.
+//! Checks that this agent may make the cgroups that its profiles need.
 
 use crate::machine::cgroup::{Parent, missing};
 use crate::profiles::Profiles;
 
-/// Where runs get cgroups, if the agent may make some.
+/// Where runs get cgroups, if the agent may make any.
 ///
 /// # Errors
-/// A profile has limits that can't be kept here.
+/// A profile has limits that can't be enforced here.
 pub(crate) fn check(profiles: &Profiles) -> Result<Option<Parent>, String> {
     let parent = Parent::find();
     match &parent {

@@ -1,5 +1,5 @@
-//! Commands that the agent runs: git, updates, probes. They have a limit of time, and what they print is kept up to a size: some of it may be
-//! the doing of a run.
+//! Commands that the agent runs: git, updates, probes. They have a time limit, and their output is kept up to a size limit, because runs
+//! may influence some of it.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -16,24 +16,24 @@ use crate::claude::stream;
 use crate::machine::environment::scrub;
 use crate::machine::process::send_to_group;
 
-/// What is kept of what a command prints, unless the caller says otherwise.
+/// How many bytes of a command's output are kept, unless the caller sets another limit.
 const MOST: usize = 1 << 20;
-/// The same of its errors. The rest is read and dropped.
+/// How many bytes of a command's errors are kept. The rest is read and dropped.
 const MOST_ERRORS: usize = 64 << 10;
-/// What texts have of it.
+/// How many bytes of the output appear in messages.
 const SHOWN: usize = 2_000;
 
 /// How a command ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// `None`: it was ended, because it printed more than was wanted.
+    /// `None`: the command was ended, because it printed more than was wanted.
     pub status: Option<ExitStatus>,
-    /// The beginning.
+    /// The beginning of its output.
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
 }
 
-/// The same command, started by these words. Of its environment, only what was set for it counts.
+/// The same command, with these words before it. Of its environment, only variables that were set explicitly are kept.
 pub(crate) fn started_by(words: impl IntoIterator<Item = OsString>, command: &Command) -> Command {
     let command = command.as_std();
     let mut words = words.into_iter().chain([command.get_program().to_owned()]).chain(command.get_args().map(OsStr::to_owned));
@@ -43,20 +43,20 @@ pub(crate) fn started_by(words: impl IntoIterator<Item = OsString>, command: &Co
     started
 }
 
-/// Runs the command. Returns the start of what it printed.
+/// Runs the command. Returns the beginning of its output.
 ///
 /// # Errors
-/// It could not be started, failed, printed too much, or took longer than `limit`; the text says which, and what the command printed.
+/// It could not be started, failed, printed too much, or took longer than `limit`. The text says which, and what the command printed.
 pub(crate) async fn output(command: Command, limit: Duration) -> Result<String, String> {
     output_of(command, Stdio::null(), limit).await
 }
 
-/// As [`output`], with this standard input.
+/// Like [`output`], with this standard input.
 pub(crate) async fn output_of(command: Command, stdin: Stdio, limit: Duration) -> Result<String, String> {
     succeeded(command, stdin, limit).await.map(|ended| text(&ended.stdout))
 }
 
-/// As [`output`], but the beginning of what it wrote to standard error is wanted: a command may succeed and do less than it was told.
+/// Like [`output`], but returns the beginning of standard error: a command may succeed without having done everything.
 pub(crate) async fn warnings(command: Command, limit: Duration) -> Result<String, String> {
     succeeded(command, Stdio::null(), limit).await.map(|ended| String::from_utf8_lossy(&ended.stderr).into_owned())
 }
@@ -74,13 +74,13 @@ fn text(bytes: &[u8]) -> String {
     stream::cut(String::from_utf8_lossy(bytes).trim(), SHOWN).to_owned()
 }
 
-/// Runs the command, whatever its status is. At most `most` bytes of its output are wanted; one that prints more is ended.
+/// Runs the command, and accepts any status. A command that prints more than `most` bytes is ended.
 ///
 /// # Errors
 /// It could not be started, or took longer than `limit`.
 pub(crate) async fn ended(mut command: Command, stdin: Stdio, limit: Duration, most: usize) -> Result<Ended, String> {
     scrub(command.as_std_mut());
-    // A group of its own, so that the time limit ends what the command has started, too.
+    // The command gets its own process group, so that the time limit also ends what the command has started.
     command.process_group(0).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().map_err(|error| error.to_string())?;
     let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()));
@@ -108,17 +108,17 @@ pub(crate) async fn ended(mut command: Command, stdin: Stdio, limit: Duration, m
     };
     let ended = timeout(limit, all).await.map_err(|_| format!("it took longer than {} s", limit.as_secs()))?;
     if ended.as_ref().is_ok_and(|ended| ended.status.is_some()) {
-        // It was waited for, so its id may be used for another.
+        // The process was reaped, so its id may now belong to another one.
         group.0 = None;
     }
     ended.map_err(|error| error.to_string())
 }
 
-/// The beginning of a stream: one byte more than `most` tells that there is more. With `drained`, the rest is read, too.
+/// The beginning of a stream. It has one byte more than `most` if there is more. With `drained`, the rest is read and dropped.
 async fn beginning(stream: Option<impl AsyncRead + Unpin>, most: usize, drained: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     let Some(mut stream) = stream else { return bytes };
-    // An error means that nothing more comes.
+    // An error means that no more output comes.
     let _ = (&mut stream).take(most as u64 + 1).read_to_end(&mut bytes).await;
     if drained {
         let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
@@ -127,7 +127,7 @@ async fn beginning(stream: Option<impl AsyncRead + Unpin>, most: usize, drained:
     bytes
 }
 
-/// Ends the process group when it is dropped: at the time limit, and when the agent stops.
+/// Ends the process group when it is dropped: at the time limit, or when the agent stops.
 struct Group(Option<i32>);
 
 impl Drop for Group {

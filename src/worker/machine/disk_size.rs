@@ -1,4 +1,4 @@
-//! What files take on the disk.
+//! Measures the space that files take on the disk.
 
 pub(crate) mod held;
 
@@ -10,19 +10,19 @@ use std::path::PathBuf;
 use crate::machine::walk::{Next, Seen, walk};
 use bloom_core::Ms;
 
-/// Files and directories of one context; more count as any size.
+/// The maximum number of files and directories of one context; if there are more, the size counts as unlimited.
 const MAX_ENTRIES: usize = 5_000_000;
-/// `st_blocks` counts these, whatever the file system's own blocks are.
+/// The unit of `st_blocks`, whatever the block size of the file system is.
 const BLOCK: u64 = 512;
-/// What a run keeps from being measured counts as any size, where the run is to blame for it.
+/// The size of something that a run keeps from being measured, where the run is to blame for it.
 pub(crate) const HIDDEN: u64 = u64::MAX;
 
 pub(crate) fn size_of(about: &Metadata) -> u64 {
     about.blocks().saturating_mul(BLOCK)
 }
 
-/// What the files below the directories take on the disk that have changed since then, until it is more than `enough`. Links are not followed,
-/// a file with several names counts once. `unreadable` is what each directory counts as that can't be looked at.
+/// The disk space of the files below the directories that have changed since that time; counting stops above `enough`. Links are not
+/// followed, and a file with several names counts once. `unreadable` is the size that is assumed for each directory that can't be read.
 pub(crate) fn used(dirs: Vec<PathBuf>, since: Ms, enough: u64, unreadable: u64) -> u64 {
     let (mut used, mut linked) = (0_u64, BTreeSet::new());
     for dir in dirs {
@@ -34,7 +34,7 @@ pub(crate) fn used(dirs: Vec<PathBuf>, since: Ms, enough: u64, unreadable: u64) 
             if !about.is_dir() && about.nlink() > 1 && !linked.insert((about.dev(), about.ino())) {
                 return Next::Past;
             }
-            // The time is in whole seconds.
+            // `ctime` is in whole seconds.
             if about.ctime().saturating_add(1).saturating_mul(1000) >= since {
                 used = used.saturating_add(size_of(about));
             }
@@ -47,7 +47,7 @@ pub(crate) fn used(dirs: Vec<PathBuf>, since: Ms, enough: u64, unreadable: u64) 
     used
 }
 
-/// Whether the files below the directories take more than this; what can't be looked at counts as any size.
+/// Whether the files below the directories take more than this limit. Anything that can't be read counts as exceeding it.
 pub(crate) fn is_larger(dirs: Vec<PathBuf>, limit: u64) -> bool {
     used(dirs, Ms::MIN, limit, HIDDEN) > limit
 }
@@ -56,7 +56,7 @@ pub(crate) fn is_larger(dirs: Vec<PathBuf>, limit: u64) -> bool {
 mod tests {
     use super::*;
 
-    /// A run could hide files there.
+    /// Otherwise a run could hide files there.
     #[test]
     fn what_can_not_be_looked_at_counts_as_any_size() {
         let temp = tempfile::tempdir().unwrap();
@@ -70,7 +70,7 @@ mod tests {
             below = rustix::fs::openat(&below, &deeper, flags, rustix::fs::Mode::empty()).unwrap().into();
         }
         assert_eq!(used(vec![top.clone()], Ms::MIN, u64::MAX - 1, HIDDEN), u64::MAX);
-        // Nobody's files are removed because they can't be measured.
+        // No files are removed just because they can't be measured.
         assert!(used(vec![top.clone()], Ms::MIN, u64::MAX - 1, 0) < 1 << 20);
         crate::machine::removal::remove_all(&top).unwrap();
         assert_eq!(used(vec![top], Ms::MIN, 0, HIDDEN), 0, "nothing is there");

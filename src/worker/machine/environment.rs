@@ -1,14 +1,14 @@
 //! The environment of the programs that the agent starts.
 //!
-//! Runs inherit only what is named here, by their profile's `pass_env`, or set by its `env`: what else the agent has in its environment, such as
-//! keys of other services, is not theirs. The agent's own commands, such as git with the user's ssh agent and credential helpers, inherit all but
-//! this program's settings.
+//! Runs inherit only the variables that are listed here or in their profile's `pass_env`, and get those that its `env` sets. The agent's
+//! other variables, such as keys of other services, are not for them. The agent's own commands, such as git with the user's ssh agent and
+//! credential helpers, inherit everything except this program's settings.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::process::Command;
 
-/// What runs inherit. A name that ends with `*` stands for all that begin so.
+/// The variables that runs inherit. A name that ends with `*` stands for all names with that prefix.
 const INHERITED: [&str; 33] = [
     "PATH",
     "HOME",
@@ -39,19 +39,20 @@ const INHERITED: [&str; 33] = [
     "GIT_SSL_CAINFO",
     "ANTHROPIC_*",
     "CLAUDE_*",
-    // Who wants to send no reports must not begin to by an update of this program.
+    // A user who has turned off reports must not send any because of an update of this program.
     "DISABLE_TELEMETRY",
     "DISABLE_ERROR_REPORTING",
     "DISABLE_BUG_COMMAND",
     "DO_NOT_TRACK",
 ];
-/// What runs inherit besides if this variable chooses another service for the models of the Claude CLI: its credentials and regions.
+/// Further variables that runs inherit if the first variable selects another service for the models of the Claude CLI: the service's
+/// credentials and regions.
 const BACKENDS: [(&str, &[&str]); 3] = [
     ("CLAUDE_CODE_USE_BEDROCK", &["AWS_*"]),
     ("CLAUDE_CODE_USE_VERTEX", &["GOOGLE_*", "CLOUDSDK_*", "GCLOUD_PROJECT", "CLOUD_ML_REGION", "VERTEX_*"]),
     ("CLAUDE_CODE_USE_FOUNDRY", &["AZURE_*"]),
 ];
-/// What nothing inherits: keys and settings of this program, and what belongs to a session or trace of another.
+/// Variables that no program inherits: keys and settings of this program, and variables that belong to another session or trace.
 const NEVER: [&str; 11] = [
     "BLOOM_*",
     "RUNTIME_*",
@@ -65,13 +66,14 @@ const NEVER: [&str; 11] = [
     "TRACEPARENT",
     "TRACESTATE",
 ];
-/// What the agent's own commands do not inherit either: settings of a server in the same process. A run may want those of its own programs.
+/// Variables that the agent's own commands do not inherit either: settings of a server in the same process. Runs may need such settings for
+/// their own programs.
 const OF_SERVER: [&str; 2] = ["MINIO_*", "OTEL_*"];
 
 /// The maximum number of names in `pass_env`.
 const MAX_NAMES: usize = 100;
 
-/// Whether one of the names stands for this variable.
+/// Whether one of the names matches this variable.
 fn names(names: &[impl AsRef<str>], variable: &str) -> bool {
     names.iter().any(|name| match name.as_ref().strip_suffix('*') {
         Some(start) => variable.starts_with(start),
@@ -88,7 +90,7 @@ pub(crate) fn scrub(command: &mut Command) {
     }
 }
 
-/// Lets a command inherit what runs do. `env` and `pass_env` are the profile's; what `env` sets is still to be set.
+/// Makes a command inherit what runs inherit. `env` and `pass_env` are the profile's; the caller still has to set the variables in `env`.
 pub(crate) fn inherit(command: &mut Command, env: &BTreeMap<String, String>, pass_env: &[String]) {
     command.env_clear().envs(inherited(env, pass_env, std::env::vars_os()));
 }
@@ -109,7 +111,7 @@ fn inherited(
     known.into_iter().filter(|(name, _)| names(&passed, name) && !names(&NEVER, name)).collect()
 }
 
-/// Whether a variable chooses another service for the models of the Claude CLI.
+/// Whether a variable selects another service for the models of the Claude CLI.
 pub(crate) fn uses_other_backend(env: &BTreeMap<String, String>) -> bool {
     let is_set = |switch: &str| env.get(switch).cloned().or_else(|| std::env::var(switch).ok()).is_some_and(|value| is_on(&value));
     BACKENDS.iter().any(|(switch, _)| is_set(switch))
@@ -141,7 +143,7 @@ pub(crate) fn check(pass_env: &[String]) -> Result<(), String> {
 }
 
 /// # Errors
-/// A variable can't be set, and no run could start. The text does not show the value, which may be a key.
+/// A variable can't be set, so no run could start. The text does not contain the value, which may be a key.
 pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<(), String> {
     for (name, value) in env {
         if name.is_empty() || name.contains(['=', '\0']) {

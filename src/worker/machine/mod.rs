@@ -1,5 +1,5 @@
-//! What the agent does with its machine: it starts and ends processes, makes cgroups, and reads and removes directories in which runs wrote
-//! anything. Nothing here knows about tasks.
+//! The agent's access to its machine: it starts and ends processes, makes cgroups, and reads and removes directories in which runs may have
+//! written anything. Nothing here knows about tasks.
 
 pub(crate) mod boot_clock;
 pub(crate) mod cgroup;

@@ -1,5 +1,5 @@
-//! The one way to open what a run may have put there: anything may be at such a path, a pipe that is never written to, for example, or a
-//! link to a file that only the agent may read.
+//! The only way to open files that a run may have put in place. Such a path may lead to anything, for example to a pipe without a writer,
+//! or to a link to a file that only the agent may read.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -11,16 +11,16 @@ use cap_std::fs::Dir;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-/// A regular file below the directory, for reading. Neither the path leads out of the directory, nor is its last part a link.
+/// Opens a regular file below the directory for reading. The path can't lead out of the directory, and its last part can't be a link.
 ///
-/// It never waits for another process, but for the disk: async code calls it by `spawn_blocking`.
+/// This never waits for another process, but it does wait for the disk: async code calls it in `spawn_blocking`.
 ///
 /// # Errors
-/// There is no such file, or what is there is no regular file; the text says which.
+/// There is no such file, or it is not a regular file; the text says which.
 pub(crate) fn open_below(dir: &Dir, path: &Path) -> io::Result<File> {
     let name = path.file_name().ok_or_else(not_regular)?;
     let above = path.parent().filter(|above| *above != Path::new("")).map(|above| dir.open_dir(above)).transpose()?;
-    // Without NONBLOCK, to open a pipe is to wait for one who writes it.
+    // Without NONBLOCK, opening a pipe would wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let opened = openat(above.as_ref().unwrap_or(dir), name, flags, Mode::empty()).map_err(|error| match error {
         Errno::LOOP => io::Error::new(io::ErrorKind::InvalidInput, "it is a symbolic link"),
@@ -31,23 +31,23 @@ pub(crate) fn open_below(dir: &Dir, path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
 }
 
-/// As [`open_below`], in the directory of this path.
+/// Like [`open_below`], in the directory of this path.
 pub(crate) fn open_at(path: &Path) -> io::Result<File> {
     let name = path.file_name().ok_or_else(not_regular)?;
     open_below(&Dir::open_ambient_dir(path.parent().unwrap_or(Path::new(".")), ambient_authority())?, Path::new(name))
 }
 
-/// A file that was not there before: what was is removed.
+/// Creates a new file. A previous file at this path is removed.
 pub(crate) fn fresh_at(path: &Path) -> io::Result<File> {
     let _ = fs::remove_file(path);
-    // Only the agent's user may read what runs get and say.
+    // Only the agent's user may read the input and output of runs.
     File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// The content of a file, which must not be longer than `most`: it may grow while it is read.
+/// The content of a file of at most `most` bytes. The limit is checked while reading, because the file may grow.
 ///
 /// # Errors
-/// It can't be read, or is longer.
+/// The file can't be read, or is longer.
 pub(crate) fn read_all(file: File, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;

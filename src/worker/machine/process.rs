@@ -1,7 +1,7 @@
-//! Finds and ends processes of runs.
+//! Finds and ends the processes of runs.
 //!
-//! A run's supervisor is the ancestor of all processes of the run. When it has ended before them, they are found by the process groups that
-//! it listed, by the run's cgroup, and by the id of the run's lease in their environment.
+//! A run's supervisor is the ancestor of all processes of the run. If it ends before them, they are found through the process groups that
+//! it listed, through the run's cgroup, and through the lease id in their environment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -39,7 +39,8 @@ impl Leader {
         stat_of(pid).map(|stat| Self { pid, start: stat.starttime })
     }
 
-    /// True also if that can't be known, for example because this process may open no more files: what may be alive must not be started again.
+    /// Also true if the answer is unknown, for example because this process may open no more files: a run that may be alive must not be
+    /// started again.
     pub(crate) fn is_alive(&self) -> bool {
         match Process::new(self.pid).and_then(|process| process.stat()) {
             Ok(stat) => is_living(&stat) && stat.starttime == self.start,
@@ -52,24 +53,24 @@ impl Leader {
         if stat.pid == self.pid { stat.starttime == self.start } else { stat.pgrp == self.pid && stat.starttime >= self.start }
     }
 
-    /// Whether the group has processes. This also sees those that a look at all processes misses, because they change places meanwhile.
+    /// Whether the group has processes. This includes processes that a scan of all processes may miss, because they keep forking meanwhile.
     fn has_group(&self) -> bool {
         let Some(group) = Pid::from_raw(self.pid) else { return false };
-        // A child of this process stays in its group until it was waited for.
+        // A child of this process stays in its group until it is reaped.
         let _ = waitpid(Some(group), WaitOptions::NOHANG);
         !self.is_replaced() && test_kill_process_group(group).is_ok()
     }
 
-    /// Whether another process got the pid after the leader had ended.
+    /// Whether another process got the pid after the leader ended.
     fn is_replaced(&self) -> bool {
         stat_of(self.pid).is_some_and(|stat| stat.starttime != self.start)
     }
 }
 
-/// The process groups of a run, as its supervisor saw them last.
+/// The process groups of a run, as its supervisor last saw them.
 #[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Listed {
-    /// The boot of the machine and the namespace in which the pids are valid.
+    /// The machine's boot and the pid namespace in which the pids are valid.
     world: String,
     pub groups: Vec<Leader>,
 }
@@ -86,7 +87,7 @@ impl Listed {
         Self { world: world(), groups: groups.into_iter().map(|(pid, start)| Leader { pid, start }).collect() }
     }
 
-    /// Those that can still be found by their pids.
+    /// The groups, if their pids are still valid.
     pub(crate) fn current(self) -> Vec<Leader> {
         if self.world == world() { self.groups } else { Vec::new() }
     }
@@ -105,8 +106,8 @@ fn living_stat(process: &Process) -> Option<Stat> {
     process.stat().ok().filter(is_living)
 }
 
-/// False for a zombie: it has ended, and only its parent has not waited for it yet. One that still has other threads has not: its first thread
-/// alone has ended, and the others go on.
+/// False for a zombie, which has ended but was not reaped by its parent yet. A zombie that still has other threads is alive: only its first
+/// thread has ended.
 fn is_living(stat: &Stat) -> bool {
     match stat.state {
         'X' => false,
@@ -119,7 +120,7 @@ fn living() -> Vec<Stat> {
     all_processes().into_iter().flatten().flatten().filter_map(|process| living_stat(&process)).collect()
 }
 
-/// Those of `all` that are roots, or descend from one.
+/// The processes in `all` that are roots or descend from one.
 fn descendants(all: &[Stat], roots: BTreeSet<i32>) -> Vec<&Stat> {
     let mut found = roots;
     loop {
@@ -131,7 +132,7 @@ fn descendants(all: &[Stat], roots: BTreeSet<i32>) -> Vec<&Stat> {
     }
 }
 
-/// The processes below this one.
+/// The descendants of this process.
 pub(crate) fn descendants_of(ancestor: i32) -> Vec<i32> {
     let all = living();
     descendants(&all, BTreeSet::from([ancestor])).iter().map(|stat| stat.pid).filter(|pid| *pid != ancestor).collect()
@@ -142,7 +143,7 @@ pub(crate) fn descendants_of(ancestor: i32) -> Vec<i32> {
 pub(crate) struct Signalled {
     processes: BTreeSet<i32>,
     groups: BTreeSet<i32>,
-    /// A process that gets no SIGTERM, nor does its group.
+    /// A process that gets no SIGTERM, and whose group gets none either.
     spared: Option<i32>,
 }
 
@@ -151,14 +152,14 @@ impl Signalled {
         Self { spared, ..Self::default() }
     }
 
-    /// Signals all processes below `ancestor` that have not got a signal yet.
+    /// Signals all descendants of `ancestor` that have not received the signal yet.
     pub(crate) fn signal_below(&mut self, ancestor: i32, signal: Signal) {
         let all = living();
         self.signal(descendants(&all, BTreeSet::from([ancestor])).into_iter().filter(|stat| stat.pid != ancestor), signal);
     }
 
-    /// SIGKILL goes to all each time. SIGTERM goes to each process once, and spares what a process starts after it has got it, because these
-    /// are what it needs to end: the commands of a shell's trap, or the hooks of the Claude CLI.
+    /// SIGKILL is sent to all processes each time. SIGTERM is sent to each process once, and not to processes that it starts after that,
+    /// because it needs those to end properly: the commands of a shell's trap, or the hooks of the Claude CLI.
     fn signal<'a>(&mut self, stats: impl Iterator<Item = &'a Stat>, signal: Signal) {
         if signal == Signal::KILL {
             *self = Self::default();
@@ -168,14 +169,15 @@ impl Signalled {
             if self.processes.insert(stat.pid)
                 && let Some(target) = Pid::from_raw(stat.pid)
             {
-                // Fails if the process has ended meanwhile, which is fine.
+                // Sending fails if the process has ended meanwhile, which is fine.
                 let _ = kill_process(target, signal);
             }
             self.signal_group(stat.pgrp, signal);
         }
     }
 
-    /// With its group, a process can't avoid the signal by giving its place to a child again and again. The group of this process gets none.
+    /// A signal to the group prevents a process from avoiding signals by replacing itself with a child again and again. The group of this
+    /// process gets no signal.
     fn signal_group(&mut self, id: i32, signal: Signal) {
         if id != getpgrp().as_raw_nonzero().get() && self.spared != Some(id) && self.groups.insert(id) {
             send_to_group(id, signal);
@@ -183,7 +185,7 @@ impl Signalled {
     }
 }
 
-/// What identifies the processes that are left of a run.
+/// What identifies the remaining processes of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     /// The run's supervisor, and the groups of its processes.
@@ -193,7 +195,7 @@ pub(crate) struct Marks {
 
 /// Ends the processes of a run with SIGTERM, and after the grace with SIGKILL. Returns those that are still alive.
 pub(crate) async fn end(marks: &Marks, grace: Duration) -> Vec<i32> {
-    // If a leader has ended, another process may have its pid. Then its group is another one.
+    // If a leader has ended, its pid may belong to another process, and the group with its id is another one.
     let leaders: Vec<&Leader> = marks.leaders.iter().filter(|leader| !leader.is_replaced()).collect();
     let is_of_run = |stat: &Stat| leaders.iter().any(|leader| leader.has(stat)) || has_lease(stat.pid, &marks.lease);
     end_all(is_of_run, &leaders, grace).await
@@ -212,11 +214,12 @@ pub(crate) async fn sweep(home: &Path, keep: &[String]) {
     }
 }
 
-/// Ends the groups and the processes that are meant, and all that descend from them. Returns those that are still alive.
+/// Ends these groups, the matching processes, and all of their descendants. Returns those that are still alive.
 async fn end_all(is_meant: impl Fn(&Stat) -> bool, groups: &[&Leader], grace: Duration) -> Vec<i32> {
     let own = i32::try_from(std::process::id()).unwrap_or_default();
     let began = Instant::now();
-    // All that were found, by their start times: when a parent has ended, nothing else may tell that a process is of the run.
+    // All processes found so far, with their start times. When the parent of a process has ended, this may be the only evidence that it
+    // belongs to the run.
     let mut seen: BTreeMap<i32, u64> = BTreeMap::new();
     let mut signalled = Signalled::default();
     loop {
@@ -242,7 +245,7 @@ pub(crate) fn send_to_group(id: i32, signal: Signal) {
     }
 }
 
-/// The processes of a run that its lease finds.
+/// The processes with this lease in their environment, and their descendants.
 pub(crate) fn of_lease(lease: &str) -> Vec<i32> {
     let all = living();
     descendants(&all, all.iter().filter(|stat| has_lease(stat.pid, lease)).map(|stat| stat.pid).collect())
@@ -255,7 +258,7 @@ fn has_lease(pid: i32, lease: &str) -> bool {
     value(&environment(pid), LEASE_VARIABLE) == Some(lease.as_bytes())
 }
 
-/// The environment that a process was started with. If its first thread has ended, only the others have it.
+/// The environment with which a process was started. If its first thread has ended, only the other threads still show it.
 fn environment(pid: i32) -> Vec<u8> {
     let read = |path: PathBuf| fs::read(path).ok().filter(|bytes| !bytes.is_empty());
     let of_process = read(format!("/proc/{pid}/environ").into());
@@ -266,7 +269,8 @@ fn value<'a>(environment: &'a [u8], name: &str) -> Option<&'a [u8]> {
     environment.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
 }
 
-/// The directories of a process's threads, in which each has its open files and its memory: a thread may share those with no other.
+/// The directories of a process's threads. Each one lists its own open files and memory, because a thread may have some that it shares with
+/// no other thread.
 pub(crate) fn threads(pid: i32) -> impl Iterator<Item = PathBuf> {
     fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().map(|entry| entry.path())
 }

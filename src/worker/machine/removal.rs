@@ -1,4 +1,4 @@
-//! Removes directories in which runs have written: of any depth, and whatever permissions they have.
+//! Removes directories in which runs have written, of any depth and with any permissions.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -9,12 +9,12 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, chmodat, openat, ren
 use rustix::io::Errno;
 use uuid::Uuid;
 
-/// Entries of a directory that are read at a time.
+/// How many entries of a directory are read at a time.
 const BATCH: usize = 10_000;
 
-/// Removes a directory with everything in it, if it exists. Links are not followed. The run may have made some of it read-only, as the module cache
-/// of Go is, and directories within directories, deeper than a path or a stack can be: each directory is moved to the top before it is emptied, so
-/// that none is deep.
+/// Removes a directory with everything in it, if it exists. Links are not followed. The run may have made some of it read-only (as Go's
+/// module cache is), and may have nested directories deeper than a path or a stack can be. So each directory is moved to the top before it
+/// is emptied, and none is ever deep.
 ///
 /// # Errors
 /// Some of it could not be removed.
@@ -25,7 +25,7 @@ pub(crate) fn remove_all(dir: &Path) -> io::Result<()> {
             Ok(unlinkat(CWD, dir, AtFlags::REMOVEDIR)?)
         }
         Err(Errno::NOENT) => Ok(()),
-        // It is something else.
+        // It is not a directory.
         Err(Errno::NOTDIR | Errno::LOOP) => Ok(unlinkat(CWD, dir, AtFlags::empty())?),
         Err(error) => Err(error.into()),
     }
@@ -35,7 +35,7 @@ fn open_dir<P: rustix::path::Arg + Copy>(at: impl AsFd, name: P) -> Result<Owned
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(&at, name, flags, Mode::empty()) {
         Err(Errno::ACCESS) => {
-            // Not of what a link leads to.
+            // A link must not be followed.
             if FileType::from_raw_mode(statat(&at, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode) != FileType::Directory {
                 return Err(Errno::NOTDIR);
             }
@@ -46,7 +46,7 @@ fn open_dir<P: rustix::path::Arg + Copy>(at: impl AsFd, name: P) -> Result<Owned
     }
 }
 
-/// Removes all that is in the directory.
+/// Removes everything in the directory.
 fn empty(top: &OwnedFd) -> io::Result<()> {
     loop {
         let names = names(top)?;
@@ -62,7 +62,7 @@ fn empty(top: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Moves the directories in this one to the top, and removes its files.
+/// Moves the subdirectories of this directory to the top, and removes its files.
 fn raise(dir: &OwnedFd, top: &OwnedFd) -> io::Result<()> {
     loop {
         let names = names(dir)?;
@@ -77,7 +77,7 @@ fn raise(dir: &OwnedFd, top: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Removes what has this name; a directory is opened instead, and may be changed then.
+/// Removes the entry with this name. A directory is opened instead, and made accessible for its owner.
 fn remove_file_or_open(dir: &OwnedFd, name: &CStr) -> io::Result<Option<OwnedFd>> {
     match open_dir(dir, name) {
         Ok(below) => {
@@ -92,7 +92,7 @@ fn remove_file_or_open(dir: &OwnedFd, name: &CStr) -> io::Result<Option<OwnedFd>
     }
 }
 
-/// Some names of the directory; none if it is empty.
+/// Some names in the directory; none if it is empty.
 fn names(dir: &OwnedFd) -> io::Result<Vec<CString>> {
     rustix::fs::fchmod(dir, Mode::RWXU)?;
     let entries = Dir::read_from(dir)?;
@@ -124,7 +124,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().join("top");
         fs::create_dir(&top).unwrap();
-        // More levels than there may be open files, in a path that is longer than the kernel takes.
+        // More levels than a process may have open files, and a longer path than the kernel accepts.
         let mut below = open_dir(CWD, &top).unwrap();
         for _ in 0..2_000 {
             rustix::fs::mkdirat(&below, "deeper", Mode::RWXU).unwrap();
@@ -146,7 +146,7 @@ mod tests {
         for (path, mode) in [(&top.join("closed/below"), 0o555), (&top.join("closed"), 0), (&other, 0o555)] {
             fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
         }
-        // A thread of its own, because it loses the right of root to ignore permissions.
+        // On a separate thread, because the thread drops root's right to ignore permissions.
         let removal = std::thread::spawn(move || {
             let mut sets = capabilities(None).unwrap();
             sets.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;

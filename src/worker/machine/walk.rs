@@ -1,37 +1,38 @@
-//! The one way to look through the directories in which runs write: they may have any number of entries, of any depth, and change meanwhile.
+//! The only way to scan directories in which runs write. They may have any number of entries, of any depth, and change meanwhile.
 
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The paths of directories that are still to be looked into, in bytes.
+/// The maximum total length of the paths of directories that are still to be scanned, in bytes.
 const MOST_LEFT: usize = 64 << 20;
 
-/// What is found. Paths begin at the top.
+/// What the scan has found. Paths are relative to the top.
 pub(crate) enum Seen<'a> {
-    /// Links are not followed.
+    /// An entry. Links are not followed.
     Entry { path: &'a Path, name: &'a OsString, about: &'a Metadata },
-    /// A directory or an entry that can't be read: its path is too long, for example.
+    /// A directory or an entry that can't be read, for example because its path is too long.
     Unreadable { path: &'a Path, error: io::Error },
 }
 
 pub(crate) enum Next {
-    /// If it is a directory, its entries are looked at, too.
+    /// Continue, and scan the entry's own entries if it is a directory.
     Into,
-    /// They are not.
+    /// Continue without them.
     Past,
     Stop,
 }
 
-/// Looks at all that is below `top`. Returns false if not all was seen, because there are more than `most` entries, or `see` stopped it.
+/// Scans everything below `top`. Returns false if the scan is incomplete, because there are more than `most` entries, or because `see`
+/// stopped it.
 pub(crate) fn walk(top: &Path, most: usize, mut see: impl FnMut(Seen<'_>) -> Next) -> bool {
     let (mut left, mut bytes, mut seen) = (vec![PathBuf::new()], 0_usize, 0_usize);
     while let Some(dir) = left.pop() {
         bytes -= dir.as_os_str().len();
         let entries = match fs::read_dir(top.join(&dir)) {
             Ok(entries) => entries,
-            // It was removed meanwhile.
+            // The directory was removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => match see(Seen::Unreadable { path: &dir, error }) {
                 Next::Stop => return false,

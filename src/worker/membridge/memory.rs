@@ -1,5 +1,5 @@
-//! The memory of a project on this machine: the files below a directory. A snapshot of it is a tar archive that is the same for the same
-//! files, so its digest tells whether they changed.
+//! The memory of a project on this machine: the files below a directory. A snapshot of it is a tar archive that depends only on the files,
+//! so its digest shows whether they have changed.
 
 use std::io::{self, Read, Write};
 use std::path::{Component, Path, PathBuf};
@@ -31,29 +31,29 @@ use bloom_core::control_plane::MAX_MEMORY_BYTES;
 
 const MAX_FILES: usize = 10_000;
 const MAX_DEPTH: usize = 32;
-/// What the archive adds to each file.
+/// How many bytes the archive adds to each file.
 const OF_A_FILE: usize = 1024;
 
 pub(crate) struct Memory {
     pub project: String,
     pub canonical_id: String,
     dir: PathBuf,
-    /// The last reading, with the files that it was made of.
+    /// The last reading, with the files from which it was made.
     read: Mutex<Option<(Vec<Stat>, Reading)>>,
     /// One snapshot or delivery at a time.
     turn: tokio::sync::Mutex<()>,
 }
 
-/// What heartbeats say of a memory.
+/// What heartbeats report about a memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Reading {
-    /// How many files it has.
+    /// The number of files.
     pub obs_count: usize,
     /// The digest of its snapshot; empty if there are no files.
     pub sha256: String,
 }
 
-/// What tells without reading a file whether it may have changed.
+/// The metadata that shows whether a file may have changed, without reading it.
 #[derive(Clone, Debug, PartialEq)]
 struct Stat {
     path: PathBuf,
@@ -100,7 +100,7 @@ impl Memory {
         done.map_err(|error| format!("{}: {error}", self.dir.display()))
     }
 
-    /// `None` if there is no such directory yet.
+    /// Opens the directory. `None` if it does not exist yet.
     fn open(&self) -> io::Result<Option<Dir>> {
         match Dir::open_ambient_dir(&self.dir, ambient_authority()) {
             Ok(dir) => Ok(Some(dir)),
@@ -109,7 +109,7 @@ impl Memory {
         }
     }
 
-    /// Puts the files of this archive in the place of the directory, at once. A link to it stays.
+    /// Replaces the directory atomically by the files of this archive. A link to the directory stays.
     fn replace(&self, archive: &[u8]) -> io::Result<usize> {
         let dir = match fs::canonicalize(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.dir.clone(),
@@ -128,7 +128,7 @@ impl Memory {
             fs::File::open(parent)?.sync_all()?;
             Ok(count)
         });
-        // After the exchange, these are the former files.
+        // After the exchange, this directory contains the previous files.
         if fresh.exists() {
             remove_all(&fresh)?;
         }
@@ -148,7 +148,7 @@ fn too_large() -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, text)
 }
 
-/// The regular files below the directory, by path. Symbolic links are left out: they may lead anywhere.
+/// The regular files below the directory, by path. Symbolic links are left out, because they may lead anywhere.
 fn files_of(dir: &Dir) -> io::Result<Vec<Stat>> {
     let mut found = Vec::new();
     let mut bytes = 0;
@@ -177,7 +177,7 @@ fn files_of(dir: &Dir) -> io::Result<Vec<Stat>> {
     Ok(found)
 }
 
-/// The archive of these files: no times and owners, so that it depends on names and contents alone.
+/// The archive of these files. It has no times or owners, so it depends only on names and contents.
 fn archive(dir: &Dir, files: &[Stat]) -> io::Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
     for file in files {
@@ -185,7 +185,7 @@ fn archive(dir: &Dir, files: &[Stat]) -> io::Result<Vec<u8>> {
         let most = u64::try_from(MAX_MEMORY_BYTES).unwrap_or(u64::MAX);
         match open_below(dir, &file.path) {
             Ok(open) => open.take(most + 1).read_to_end(&mut content)?,
-            // Removed since it was listed.
+            // The file was removed after it was listed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
@@ -201,7 +201,7 @@ fn archive(dir: &Dir, files: &[Stat]) -> io::Result<Vec<u8>> {
     archive.into_inner()
 }
 
-/// Writes the files of the archive below a fresh directory. Returns how many there are.
+/// Writes the files of the archive below a new directory. Returns the number of files.
 fn unpack(archive: &[u8], fresh: &Path) -> io::Result<usize> {
     let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("the snapshot is not a sound archive: {why}"));
     let mut count = 0;
@@ -226,7 +226,7 @@ fn unpack(archive: &[u8], fresh: &Path) -> io::Result<usize> {
     Ok(count)
 }
 
-/// A snapshot as it is sent and taken.
+/// A snapshot in the form in which it is sent and received.
 #[derive(Deserialize)]
 pub(crate) struct Delivery {
     sha256: String,
@@ -261,7 +261,7 @@ pub(crate) async fn fetch(State(agent): State<Arc<Agent>>, UrlPath(canonical_id)
     }
 }
 
-/// Replaces the memory by a snapshot.
+/// Replaces the memory with a snapshot.
 pub(crate) async fn deliver(
     State(agent): State<Arc<Agent>>,
     UrlPath(canonical_id): UrlPath<String>,
@@ -273,7 +273,7 @@ pub(crate) async fn deliver(
     };
     let Some(memory) = memory_of(&agent, &canonical_id) else { return unknown() };
     let (content, sha256) = (mem::take(&mut delivery.content), delivery.sha256);
-    // Spawned, so that the files are not left half replaced when the caller disconnects.
+    // Spawned, so that the replacement is completed even if the caller disconnects.
     let replaced = tokio::spawn(async move {
         let _turn = memory.turn.lock().await;
         memory

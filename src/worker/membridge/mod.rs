@@ -1,4 +1,4 @@
-//! The control plane that the agent registers at, if it has one: the server takes its workers over from there.
+//! The control plane at which the agent registers, if it has one. The server takes over the control plane's workers.
 
 pub(crate) mod memory;
 
@@ -24,10 +24,10 @@ use bloom_outbound as outbound;
 
 const CALL_LIMIT: Duration = Duration::from_secs(15);
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(10);
-/// Several times as long as the server usually waits between two looks at the control plane.
+/// Several times the interval at which the server usually polls the control plane.
 const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(120);
 const KEY_HEADER: &str = "X-MEMBRIDGE-ADMIN";
-/// The project of an agent that keeps no memory: its heartbeats need one.
+/// The project in the heartbeats of an agent that keeps no memory, because heartbeats need one.
 const NO_PROJECT: &str = "default";
 const MAX_TEXT_CHARS: usize = 500;
 
@@ -38,7 +38,7 @@ pub struct MembridgeSettings {
     pub url: String,
     /// The key for its calls; `None` if it asks for none.
     pub key: Option<SecretString>,
-    /// The projects whose memories are on this machine, with their directories.
+    /// The projects whose memories are on this machine, each with its directory.
     pub memories: Vec<(String, PathBuf)>,
 }
 
@@ -46,9 +46,9 @@ pub(crate) struct Membridge {
     http: RwLock<reqwest::Client>,
     settings: MembridgeSettings,
     pub memories: Vec<Arc<Memory>>,
-    /// What was registered last.
+    /// The body of the last registration.
     registered: Mutex<Option<Value>>,
-    /// When this process has registered for the first time.
+    /// When this process registered for the first time.
     since: OnceLock<Instant>,
 }
 
@@ -110,8 +110,8 @@ impl Membridge {
         bloom_core::masked_urls::masked_url(&self.settings.url)
     }
 
-    /// Registers the agent, also again if the control plane has lost its registration. One that says something else is replaced, and so is that of
-    /// an earlier process of this agent.
+    /// Registers the agent, and registers it again if the control plane has lost the registration. A registration with other contents is
+    /// replaced, as is one from an earlier process of this agent.
     ///
     /// # Errors
     /// The control plane can't be reached or refuses, or another agent has the name.
@@ -144,7 +144,7 @@ impl Membridge {
         Ok(())
     }
 
-    /// Whether the server may not have taken the registration over yet. Until then it refuses the agent if an earlier one had the name.
+    /// Whether the server may not have taken over the registration yet. Until then it refuses this agent if an earlier one had the name.
     pub(crate) fn is_new(&self) -> bool {
         self.since.get().is_none_or(|since| since.elapsed() < TAKEN_OVER_WITHIN)
     }
@@ -156,8 +156,8 @@ impl Membridge {
         Ok(listed.into_iter().find(|agent| agent["name"] == name).cloned())
     }
 
-    /// Whether this agent has made the registration: this process, an earlier one of its directory, or one with its URL. A control plane may
-    /// show neither, if it does not keep instances and the agent has no URL.
+    /// Whether the registration was made by this agent: by this process, by an earlier one with its directory, or by one with its URL. The
+    /// control plane may show neither, if it does not store instances and the agent has no URL.
     fn is_ours(&self, found: &Value, body: &Value) -> bool {
         // The documented control plane may show an agent without a URL as null.
         let url = |agent: &Value| agent["url"].as_str().unwrap_or_default().trim_end_matches('/').to_owned();
@@ -169,7 +169,7 @@ impl Membridge {
         }
     }
 
-    /// Takes the agent's registration back. One that another agent has made since stays.
+    /// Removes the agent's registration, unless another agent has replaced it.
     ///
     /// # Errors
     /// The control plane can't be reached or refuses.
@@ -202,7 +202,7 @@ impl Membridge {
 }
 
 impl Agent {
-    /// Sends a heartbeat for each project whose memory is here.
+    /// Sends a heartbeat for each project whose memory is on this machine.
     pub(crate) async fn beat_at_membridge(self: Arc<Self>, stopped: CancellationToken) {
         let Some(membridge) = &self.membridge else { return };
         for memory in membridge.memories.iter().filter(|memory| !memory.exists()) {
@@ -224,7 +224,7 @@ impl Agent {
                 let reading = reading.inspect_err(|why| tracing::warn!(project, %why, "the memory of this project can't be read"));
                 if let Err(error) = membridge.beat(&self.name, &ip_addrs, project, reading.ok().as_ref()).await {
                     tracing::warn!(%error, project, "the control plane took no heartbeat; trying again");
-                    // A leader must not lose a short lease because one heartbeat was lost.
+                    // A lost heartbeat must not make a leader lose a short lease.
                     wait = wait.min(backoff.wait(&error));
                 }
             }

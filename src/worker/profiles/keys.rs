@@ -1,10 +1,10 @@
-//! Keys of a profile that its runner does not heed. Someone who sets one expects it to do something, so none is ignored in silence.
+//! Keys of a profile that its runner does not use. Somebody who sets a key expects an effect, so none is silently ignored.
 
 use toml::Table;
 
 use crate::profile::{Profile, Runner};
 
-/// What only the Claude CLI heeds, and what to do instead with another program.
+/// Keys that only the Claude CLI uses, and what to do instead with another program.
 const OF_CLAUDE: [(&str, &str); 15] = [
     ("program", "with runner = \"command\", the first word of command names the program; leave it out"),
     ("args", "with runner = \"command\", arguments are further words of command; leave it out"),
@@ -23,14 +23,14 @@ const OF_CLAUDE: [(&str, &str); 15] = [
     ("ask_human_seconds", "other programs do not ask; leave it out"),
 ];
 const LIMITS_NOTHING: &str = "what another program may do, only a sandbox limits; leave it out";
-/// What only a command heeds.
+/// Keys that only the runner `command` uses.
 const OF_COMMAND: [(&str, &str); 2] = [
     ("command", "the Claude CLI gets further arguments from args, and program names it; leave it out, or set the runner"),
     ("output", "the output of other runners has a format of its own; leave it out"),
 ];
 
-/// Whether all keys that a profile's table has mean something. A key that sets what is the default anyway counts: its writer does not know
-/// that it has no effect.
+/// Checks that all keys in a profile's table have an effect. A useless key is an error even if its value is the default: the author does
+/// not know that it has no effect.
 ///
 /// # Errors
 /// A key has no effect; the text names it, and says what to do.

@@ -1,10 +1,10 @@
-//! What is wrong with a profiles file, in the words of its author instead of those of the parser.
+//! Explains what is wrong with a profiles file, in the terms of its author instead of those of the parser.
 
 use bloom_core::similar::similar;
 
 use crate::profile::STALL_SECONDS;
 
-/// What the parser calls values, and how they are written.
+/// The parser's names for kinds of values, and how such values are written.
 const KINDS: [(&str, &str); 4] = [
     ("a sequence", "a list, such as [\"a\", \"b\"]"),
     ("a map", "a table, such as { name = \"value\" }"),
@@ -12,13 +12,13 @@ const KINDS: [(&str, &str); 4] = [
     ("a string", "a text between quotes"),
 ];
 
-/// The line that is wrong, without its value, which may be a secret, and why.
+/// Names the line that is wrong and says why. The value is left out, because it may be a secret.
 pub(crate) fn told(error: &toml::de::Error, text: &str) -> String {
     let Some(span) = error.span() else { return error.message().to_owned() };
     let (before, value) = (text.get(..span.start).unwrap_or_default(), text.get(span).unwrap_or_default());
     let number = before.matches('\n').count() + 1;
     let line = before.rsplit('\n').next().unwrap_or_default();
-    // The last key before the value, which may be one of an inline table.
+    // The last key before the value, which may be in an inline table.
     let key = line.rsplit(['{', ',']).next().unwrap_or_default().split('=').next().unwrap_or_default().trim();
     let of = if key.is_empty() { String::new() } else { format!(", {key}") };
     format!("line {number}{of}: {}", why(error.message(), key, line, value))
@@ -42,7 +42,7 @@ fn why(message: &str, key: &str, line: &str, value: &str) -> String {
     }
 }
 
-/// `types`: as `string "x", expected u64`.
+/// `types` has the form `string "x", expected u64`.
 fn wanted(types: &str, key: &str, line: &str, value: &str) -> String {
     let expected = types.rsplit_once(", expected ").map_or(types, |(_, expected)| expected);
     if expected == "a sequence" && line.contains('=') {

@@ -1,4 +1,4 @@
-//! The server of the agent, to which servers push tasks and orders.
+//! The agent's server, to which servers push tasks and orders.
 
 pub(crate) mod connections;
 pub(crate) mod push_server;

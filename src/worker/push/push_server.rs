@@ -46,9 +46,9 @@ use bloom_core::control_plane::MAX_MEMORY_BYTES;
 pub struct PushServer {
     /// The key that callers must send as X-MEMBRIDGE-AGENT.
     pub key: SecretString,
-    /// The URL at which servers reach it.
+    /// The URL at which servers reach the push server.
     pub url: String,
-    /// The agent only takes pushed tasks and does not claim.
+    /// Whether the agent takes only pushed tasks and does not claim any.
     pub push_only: bool,
     /// The shell command that `/self-update` runs.
     pub update_command: Option<String>,
@@ -66,7 +66,7 @@ const MAX_DRAINED: usize = 32 << 20;
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum number of concurrent requests with a body, which limits the memory that bodies take.
 const MAX_REQUESTS: usize = 16;
-/// The maximum number of updates and clones among them.
+/// The maximum number of updates and clones among these requests.
 const MAX_COMMANDS: usize = 4;
 const UPDATE_LIMIT: Duration = Duration::from_secs(300);
 
@@ -113,8 +113,8 @@ pub(crate) async fn serve(agent: Arc<Agent>, listener: TcpListener, stopped: Can
     connections::serve(listener, router, stopped).await;
 }
 
-/// Compares the key in constant time, then reads the body, so that nobody without the key can make the agent read one, and handlers do not
-/// wait for it.
+/// Compares the key in constant time, and only then reads the body: nobody without the key can make the agent read one. Handlers do not
+/// wait for the body.
 async fn guard(State(state): State<PushServerState>, request: Request, next: Next) -> Response {
     let given = request.headers().get("x-membridge-agent").map(|value| Sha256::digest(value.as_bytes()));
     let push_server = state.agent.settings.push_server.as_ref();
@@ -134,8 +134,7 @@ async fn guard(State(state): State<PushServerState>, request: Request, next: Nex
     }
 }
 
-/// Reads the body. The rest of a body that is too long is read up to a limit and dropped, so that a caller that is still sending sees the
-/// answer.
+/// Reads the body. If it is too long, the rest is read up to a limit and dropped, so that a caller that is still sending sees the answer.
 async fn gather(body: Body, most: usize) -> Result<Vec<u8>, PushResponse> {
     let mut pieces = body.into_data_stream();
     let (mut whole, mut length) = (Vec::new(), 0);
@@ -232,7 +231,7 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
     (StatusCode::ACCEPTED, Json(json!({"status": "accepted", "task_id": pushed.task_id, "lease_id": lease_id, "worker_id": agent.name})))
 }
 
-/// Starts the program again in the same process; runs go on.
+/// Restarts the program in the same process; runs continue.
 async fn restart(State(agent): State<Arc<Agent>>) -> PushResponse {
     agent.restart.cancel();
     (StatusCode::OK, Json(json!({"status": "restarting"})))
@@ -255,7 +254,7 @@ async fn self_update(State(agent): State<Arc<Agent>>) -> PushResponse {
     }
 }
 
-/// Hands back all tasks and ends for good, with status 0 so that a supervisor does not start the agent again.
+/// Hands back all tasks and ends permanently, with status 0, so that a supervisor does not start the agent again.
 async fn uninstall(State(agent): State<Arc<Agent>>) -> PushResponse {
     agent.leave.cancel();
     (StatusCode::OK, Json(json!({"status": "uninstalling", "active_runs": agent.lock().len()})))

@@ -1,4 +1,4 @@
-//! What the directories of contexts take on the disk: the limit of a run, and which run filled a disk that is full.
+//! The disk usage of contexts' directories: the limit of a run, and which run has filled a full disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use crate::run::run_dir::{Record, RunDir};
 use crate::run::verdict::Stop;
 use bloom_core::Ms;
 
-/// The time between two measurements at least, and in terms of what one takes: a large directory is measured less often.
+/// The minimum time between two measurements, also as a multiple of what one takes: large directories are measured less often.
 const MEASURE_EVERY: Duration = Duration::from_secs(2);
 const REST: u32 = 20;
-/// A run that wrote less than this has not filled a disk.
+/// A run that wrote less than this is not to blame for a full disk.
 const NOTHING_MUCH: u64 = 1 << 20;
 
-/// The directories that runs of a context write: where they work, their repository, and their sessions in a sandbox.
+/// The directories that the runs of a context write: their working directory, their repository, and their sessions in a sandbox.
 pub(crate) fn dirs_of(home: &Home, context_id: &str) -> Vec<PathBuf> {
     let dirs = [home.context_dir(context_id), home.sandboxed_sessions(context_id)];
     dirs.into_iter().chain(home.context_repositories(context_id)).collect()
 }
 
-/// Whether the directories of the context take more than this.
+/// Whether the directories of the context take more than this limit.
 pub(crate) async fn is_over(home: &Home, context_id: &str, limit: u64) -> bool {
     let dirs = dirs_of(home, context_id);
     spawn_blocking(move || is_larger(dirs, limit)).await.unwrap_or_default()
@@ -42,7 +42,7 @@ fn dirs_of_run(home: &Home, record: &Record) -> Vec<PathBuf> {
     dirs_of(home, &record.task.context_id).into_iter().chain([run.temp(), run.questions().asked()]).collect()
 }
 
-/// Measures the directories of a run while it goes on, if its profile limits them, and looks after its login.
+/// Measures the directories of a run while it continues, if its profile limits them, and protects its login file.
 pub(crate) struct DiskLimit {
     limit: u64,
     used: Arc<AtomicU64>,
@@ -72,7 +72,7 @@ impl DiskLimit {
         (self.used.load(Ordering::Relaxed) > self.limit).then_some(Stop::DiskLimit)
     }
 
-    /// Puts the login right. To be called when no process of the run is left.
+    /// Repairs the login file. To be called when no process of the run is left.
     pub(crate) async fn end(mut self) {
         if let Some(login) = self.login.take() {
             spawn_blocking(move || login.repair()).await.unwrap_or_else(|error| tracing::error!(%error, "the login was not looked at"));
@@ -95,7 +95,7 @@ async fn measure(dirs: Vec<PathBuf>, leader: Leader, login: Option<Arc<Login>>, 
         let until = Instant::now() + MEASURE_EVERY.max(began.elapsed() * REST);
         while Instant::now() < until {
             tokio::time::sleep(MEASURE_EVERY).await;
-            // What the run may still write has gone from the disk, so the run may have written it.
+            // If more space has disappeared from the disk than the run may still use, the run may have used it.
             let gone = free_before.zip(place.as_deref().and_then(free)).map(|(before, now)| before.saturating_sub(now));
             if gone.is_some_and(|gone| gone > limit.saturating_sub(size)) {
                 break;
@@ -109,7 +109,8 @@ fn free(place: &Path) -> Option<u64> {
     rustix::fs::statvfs(place).ok().map(|about| about.f_bfree.saturating_mul(about.f_frsize))
 }
 
-/// Why a run was ended whose output could not be stored: it is to blame if it has written more into its directories than any other run here.
+/// Why a run was ended whose output could not be stored. It is to blame if it has written more into its directories than any other run on
+/// this machine.
 pub(crate) async fn full_disk(agent: &Arc<Agent>, lease: Uuid) -> Stop {
     let agent = agent.clone();
     let is_to_blame = spawn_blocking(move || {
@@ -120,7 +121,7 @@ pub(crate) async fn full_disk(agent: &Arc<Agent>, lease: Uuid) -> Stop {
     if is_to_blame.await.unwrap_or_default() { Stop::DiskFilled } else { Stop::Unstored }
 }
 
-/// The runs that are here.
+/// The records of the runs on this machine.
 fn records(home: &Home) -> impl Iterator<Item = Record> {
     home.run_dirs().into_iter().filter_map(|dir| RunDir::new(dir).record().ok())
 }

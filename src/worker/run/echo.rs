@@ -1,4 +1,4 @@
-//! The echo runner, for trying things out: prints a stream like the Claude CLI's that answers with the prompt. It needs no account.
+//! The echo runner, for trying things out without an account. It prints a stream like the Claude CLI's, with the prompt as the answer.
 
 use std::io::{self, Read, Write};
 

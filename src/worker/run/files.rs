@@ -1,4 +1,4 @@
-//! Files of tasks: inputs are laid into the directory of a run before it starts, outputs are collected from it when it has ended.
+//! Files of tasks: inputs are placed in the directory of a run before it starts, and outputs are collected from it when the run has ended.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -21,31 +21,31 @@ use bloom_api::files::{Input, glob};
 use bloom_client::{Digesting, Error, part};
 use bloom_core::file::MAX_FILES_OF_LEASE;
 
-/// How often an input is fetched that comes with another content than it should.
+/// How many times an input is fetched if its content differs from what was announced.
 const CONTENT_TRIES: usize = 3;
-/// How long the server is asked for an input while it can't be reached.
+/// How long the agent tries to fetch an input while the server can't be reached.
 const FETCH_FOR: Duration = Duration::from_secs(300);
-/// Entries of a directory that are looked through for outputs.
+/// The maximum number of directory entries that are searched for outputs.
 const MAX_ENTRIES: usize = 1_000_000;
-/// Of what is no file, so many are named.
+/// The maximum number of matching entries that are listed although they are no files.
 const MAX_ODD: usize = 100;
-/// Outputs of one run; one more file is its diff.
+/// The maximum number of outputs of one run; one more file is its diff.
 pub(crate) const MAX_OUTPUTS: usize = MAX_FILES_OF_LEASE - 1;
 
-/// Why the inputs of a task are not in its directory.
+/// Why the inputs of a task could not be placed in its directory.
 #[derive(Debug)]
 pub(crate) enum NoInput {
-    /// The task can't be run like this.
+    /// The task can't run with these inputs.
     Unfit(String),
     Disk(String),
-    /// The server can't be reached, or does not deliver the file now.
+    /// The server can't be reached, or can't deliver the file at present.
     Unfetched(String),
 }
 
 /// A file that a run has left for its task.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Output {
-    /// Below the directory of the run.
+    /// Relative to the directory of the run.
     pub path: String,
     pub bytes: u64,
 }
@@ -54,22 +54,22 @@ pub(crate) struct Output {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outputs {
     pub found: Vec<Output>,
-    /// What has the name of an output, but is no file.
+    /// Entries that match the name of an output, but are no files.
     pub odd: Vec<String>,
-    /// Some were left out, because there are too many.
+    /// Whether some were left out because there are too many.
     pub is_cut: bool,
 }
 
-/// Why a file was not taken by the server.
+/// Why the server did not take a file.
 pub(crate) enum Unsent {
-    /// The server never takes it.
+    /// The server will never take it.
     Refused(String),
     /// The run has lost its lease.
     LeaseLost,
 }
 
 impl Agent {
-    /// Lays the inputs of the task into the directory. Those that are there already are not fetched again.
+    /// Places the inputs of the task in the directory. Inputs that are already there are not fetched again.
     pub(crate) async fn lay_inputs(&self, task: &Task, dir: &Path) -> Result<(), NoInput> {
         for input in &task.inputs {
             self.lay(input, dir).await?;
@@ -130,7 +130,7 @@ impl Agent {
         }
     }
 
-    /// Gives the server a file of a run, and repeats that until it is taken or refused.
+    /// Sends a file of a run to the server, and retries until the server takes or refuses it.
     pub(crate) async fn send_file(
         &self,
         (task, lease): (Uuid, Uuid),
@@ -160,7 +160,7 @@ impl Agent {
     }
 }
 
-/// An input as it was laid into a directory.
+/// An input as it was placed in a directory.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Laid {
     pub path: String,
@@ -173,7 +173,7 @@ impl Laid {
         Self { path: input.path.to_string(), bytes: input.bytes.unsigned_abs(), sha256: input.sha256.to_string() }
     }
 
-    /// Whether it is in the directory as it was. It is read, but no more of it than it had.
+    /// Whether the input is still in the directory, unchanged. Reads no more of the file than its original size.
     pub(crate) fn is_unchanged(&self, dir: &Path) -> bool {
         let read = || -> io::Result<bool> {
             let root = Dir::open_ambient_dir(dir, ambient_authority())?;
@@ -189,7 +189,8 @@ impl Laid {
     }
 }
 
-/// The file that an input is written to. Another run of the context may have put something else in the place of the one before.
+/// Creates the file into which an input is written. Another run of the context may have put something else in the place of the previous
+/// one.
 async fn new_piece(root: &Dir, piece: &Path) -> io::Result<File> {
     let (root, piece) = (root.try_clone()?, piece.to_owned());
     let made = tokio::task::spawn_blocking(move || {
@@ -206,7 +207,7 @@ pub(crate) async fn open_output(dir: &Path, path: &str) -> io::Result<File> {
     opened.await.map_err(io::Error::other)?
 }
 
-/// The files below the directory that one of the globs means, in the order of their paths. Links are not followed, and what is git's own is left out.
+/// The files below the directory that one of the globs matches, ordered by path. Links are not followed, and git's own files are left out.
 pub(crate) fn outputs(dir: &Path, globs: &[String]) -> Outputs {
     let Some(wanted) = globset(globs).filter(|set| !set.is_empty()) else { return Outputs::default() };
     let mut all = Outputs::default();
@@ -236,7 +237,7 @@ impl Outputs {
         }
     }
 
-    /// Those whose paths come first are kept.
+    /// Adds an output. If there are too many, those whose paths come first are kept.
     fn add(&mut self, output: Output) {
         self.found.push(output);
         if self.found.len() > 2 * MAX_OUTPUTS {
@@ -260,9 +261,9 @@ impl Outputs {
 fn globset(globs: &[String]) -> Option<GlobSet> {
     let mut set = GlobSetBuilder::new();
     for text in globs {
-        // The server has checked them.
+        // The server has checked the globs.
         set.add(glob(text).ok()?);
-        // The name of a directory means all that is in it.
+        // The name of a directory matches everything in it.
         if !text.contains(['*', '?', '[', '{', '\\']) {
             set.add(glob(&format!("{text}/**")).ok()?);
         }

@@ -17,7 +17,8 @@ use crate::sandbox::egress::WayOut;
 
 /// The first argument that makes this program the echo runner.
 pub(crate) const ECHO: &str = "echo-runner";
-/// Other sessions of the same user, such as runs of other contexts, must not tell a run what to do. Versions that do not know the setting ignore it.
+/// Keeps other sessions of the same user, such as runs of other contexts, from sending messages to a run. Versions that do not know the
+/// setting ignore it.
 const REFUSE_MESSAGES: &str = r#"{"crossSessionInbound":"refuse"}"#;
 
 /// The command of a run. It reads its prompt from standard input.
@@ -33,13 +34,13 @@ pub(crate) struct Invocation {
 /// The conversation that the run starts or continues.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Conversation {
-    /// A new one. The agent chooses its id, so that it is known before the CLI prints anything.
+    /// A new one. The agent chooses its id, so that the id is already known when the CLI starts.
     New(String),
     Resumed(String),
 }
 
 impl Conversation {
-    /// `None`: the run is in no conversation of its context.
+    /// The conversation of a session. `None`: the run takes no part in a conversation of its context.
     pub(crate) fn of(session: Option<&RunSession>) -> Self {
         let id = session.map_or_else(|| Uuid::now_v7().to_string(), |session| session.record.session_id.clone());
         if session.is_some_and(|session| session.is_resumed) { Self::Resumed(id) } else { Self::New(id) }
@@ -51,11 +52,11 @@ impl Conversation {
 pub(crate) struct RunFiles<'a> {
     pub context_dir: &'a Path,
     pub prompt: &'a Path,
-    /// The repository of its context, and that of its project, whose objects the first one shares.
+    /// The repository of its context, and the repository of its project, whose objects the first one shares.
     pub git_dirs: Option<[PathBuf; 2]>,
-    /// Where its CLI asks a person; `None`: it can't.
+    /// The tool with which its CLI asks a person; `None`: it can't ask.
     pub permission_tool: Option<&'a PermissionTool>,
-    /// How it reaches what its profile lists of the network.
+    /// The way to the network destinations that its profile lists.
     pub way_out: Option<&'a WayOut>,
 }
 
@@ -97,12 +98,12 @@ fn claude(
     args
 }
 
-/// What the run may cost, in US dollars: what the task's budget has left, or what its profile allows, if that is less. `None`: no limit.
+/// What the run may cost, in US dollars: the rest of the task's budget, or the profile's limit if that is lower. `None`: no limit.
 pub(crate) fn budget(task: &Task, profile: &Profile) -> Option<f64> {
     [Some(task.policy.budget.0).filter(|usd| *usd > 0.0), profile.max_budget_usd].into_iter().flatten().reduce(f64::min)
 }
 
-/// The options of the Claude CLI that the profile says, for a task with this model and budget.
+/// The options that the profile sets for the Claude CLI, for a task with this model and budget.
 pub(crate) fn claude_options(profile: &Profile, profiles_dir: &Path, model: Option<&str>, budget: Option<f64>) -> Vec<OsString> {
     let list = |tools: &[String]| (!tools.is_empty()).then(|| tools.join(","));
     let sources = profile.setting_sources.iter().map(|source| source.word()).collect::<Vec<_>>().join(",");
@@ -118,29 +119,30 @@ pub(crate) fn claude_options(profile: &Profile, profiles_dir: &Path, model: Opti
         ("--setting-sources", Some(sources.into())),
         ("--mcp-config", profile.mcp_config.as_ref().map(|path| profiles_dir.join(path).into())),
         ("--append-system-prompt", profile.append_system_prompt.as_ref().map(Into::into)),
-        // What the profile says now holds, also in a conversation that began with another system prompt.
+        // The profile's current system prompt applies, even in a conversation that began with another one.
         ("--system-prompt-snapshot", keeps_prompt.then(|| "off".into())),
         ("--settings", (!brings_settings).then(|| REFUSE_MESSAGES.into())),
     ];
     let options = options.into_iter().filter_map(|(name, value)| Some(option(name, value?)));
-    // The servers of the context's directory are settings of the project.
+    // MCP servers in the context's directory are settings of the project.
     let is_strict = profile.mcp_config.is_some() || !profile.setting_sources.contains(&SettingSource::Project);
     let strict = is_strict.then(|| "--strict-mcp-config".into());
     options.chain(strict).chain(profile.args.iter().map(Into::into)).collect()
 }
 
-/// How often the CLI asks an API again that refuses or fails, with pauses that double: for about half a minute. It would go on for three minutes
-/// by itself, also if its key is wrong, and a run has no answer in time then. The server tries the task again, elsewhere too.
+/// How many times the CLI retries a request that the API refuses or fails, with pauses that double: for about half a minute in total. By
+/// default it would retry for three minutes, even if its key is wrong, and then a run has no answer in time. The server retries the task,
+/// possibly on another worker.
 const MAX_RETRIES: &str = "6";
 
-/// The CLI does not update itself: that is up to the administrator of the machine.
+/// Keeps the CLI from updating itself: updates are up to the administrator of the machine.
 const NO_UPDATES: (&str, &str) = ("DISABLE_AUTOUPDATER", "1");
 
-/// The CLI keeps no memory beside its sessions: notes that it, or a tool, writes for later sessions of the directory would outlive a conversation
-/// that was reset.
+/// Keeps the CLI from storing a memory besides its sessions: notes that the CLI or a tool writes for later sessions in the directory would
+/// outlive a conversation that was reset.
 const NO_MEMORY: (&str, &str) = ("CLAUDE_CODE_DISABLE_AUTO_MEMORY", "1");
 
-/// A call of the CLI that is no run, in the environment of the profile's runs.
+/// A call of the CLI outside of a run, in the environment of the profile's runs.
 pub(crate) fn claude_call(program: PathBuf, profile: &Profile) -> Command {
     let mut call = Command::new(program);
     environment::inherit(call.as_std_mut(), &profile.env, &profile.pass_env);
@@ -148,7 +150,7 @@ pub(crate) fn claude_call(program: PathBuf, profile: &Profile) -> Command {
     call
 }
 
-/// Variables of runs, which those of the profile may replace.
+/// Environment variables of runs, which the profile's variables may override.
 pub(crate) fn claude_environment(profile: &Profile) -> impl Iterator<Item = (&'static str, &'static str)> {
     let is_claude = profile.runner == Runner::Claude;
     let retries = is_claude.then_some(("CLAUDE_CODE_MAX_RETRIES", MAX_RETRIES));
@@ -157,11 +159,11 @@ pub(crate) fn claude_environment(profile: &Profile) -> impl Iterator<Item = (&'s
     own.chain(git_settings(profile).iter().copied())
 }
 
-/// Variables that name the directory for the temporary files of the CLI and its tools, and for its socket.
+/// Variables that set the directory for temporary files of the CLI and its tools, and for its socket.
 pub(crate) const TEMP_VARIABLES: [&str; 3] = ["TMPDIR", "CLAUDE_CODE_TMPDIR", "XDG_RUNTIME_DIR"];
 
-/// Settings of git for runs of the Claude CLI, which calls git at its start: a repository in the context's directory must not execute commands that
-/// an earlier run has left there, unless the profile heeds the settings of projects.
+/// Git settings for runs of the Claude CLI, which calls git when it starts. A repository in the context's directory must not execute
+/// commands that an earlier run has left there, unless the profile uses the settings of projects.
 fn git_settings(profile: &Profile) -> &'static [(&'static str, &'static str)] {
     if profile.runner != Runner::Claude || profile.setting_sources.contains(&SettingSource::Project) {
         return &[];
@@ -172,12 +174,13 @@ fn git_settings(profile: &Profile) -> &'static [(&'static str, &'static str)] {
         ("GIT_CONFIG_VALUE_0", "false"),
         ("GIT_CONFIG_KEY_1", "core.hooksPath"),
         ("GIT_CONFIG_VALUE_1", "/dev/null"),
-        // Else it calls `git status`, which executes filters. What the run changes is committed without its instructions.
+        // Otherwise the CLI calls `git status`, which executes filters. The agent commits the changes of a run, so the CLI's git
+        // instructions are not needed.
         ("CLAUDE_CODE_DISABLE_GIT_INSTRUCTIONS", "1"),
     ]
 }
 
-/// As one argument, because a value that begins with a dash would otherwise be an option.
+/// An option and its value as one argument: a separate value that begins with a dash would be parsed as an option.
 fn option(name: &str, value: impl Into<OsString>) -> OsString {
     let mut word = OsString::from(name);
     word.push("=");
@@ -185,7 +188,7 @@ fn option(name: &str, value: impl Into<OsString>) -> OsString {
     word
 }
 
-/// Replaces the placeholders in braces, but not those in the inserted values.
+/// Replaces the placeholders in braces, but not inside of inserted values.
 fn fill(word: &str, profile: &Profile, task: &Task, files: &RunFiles<'_>) -> String {
     let mut filled = String::new();
     let mut rest = word;

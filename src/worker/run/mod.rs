@@ -68,15 +68,15 @@ pub(crate) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Runs the task, or watches a run that an earlier agent started, and returns its verdict. No process of the run is left afterwards.
+    /// Runs the task, or watches a run that an earlier agent started, and returns its verdict. Afterwards no process of the run is left.
     pub(crate) async fn run_to_end(&mut self, mut record: Record) -> Verdict {
         let (task, lease) = (record.task.clone(), record.lease.id);
         let profiles = &self.agent.settings.profiles;
-        // A process goes on with the profile that it was started with.
+        // A process keeps the profile with which it was started.
         let kept = record.profile.clone().filter(|_| record.process.is_some());
         let kept = kept.and_then(|name| Some((name.clone(), profiles.named(&name)?.clone())));
         let Some((name, profile)) = kept.or_else(|| self.agent.profile_now(&task.agent_slug)) else {
-            // An earlier agent that had the profile may have started the run.
+            // The run may have been started by an earlier agent that had the profile.
             cleanup::end(self.dir, record.process.map(|running| running.leader), &lease.to_string(), TERM_GRACE).await;
             let why = format!("this worker has no profile for the agent {}", task.agent_slug);
             return not_started(lease, Reason::SpawnFailed, &why, true);
@@ -99,7 +99,7 @@ impl Run<'_> {
                         Err(Unprepared::Failed(verdict)) => return *verdict,
                         Err(Unprepared::Stopped) => continue,
                     }
-                    // Only now: the run of the context that this one has waited for has left its session.
+                    // Not earlier: by now the previous run of the context, for which this one has waited, has left its session.
                     if resumable {
                         let (mut session, ended) = self.next_session(&record, lost.take(), &program);
                         if let Some(ended) = ended {
@@ -133,7 +133,8 @@ impl Run<'_> {
             } else if task.session == Session::Context
                 && let (Some(kept), Some(told)) = (self.agent.home.session(&task.context_id), &reading.session_id)
             {
-                // The server takes it for the conversation, which it is not: the next run of the Claude CLI goes on with its own.
+                // The server takes this session for the conversation of the context, but the next run of the Claude CLI continues its own
+                // session.
                 self.keep_session(&SessionRecord { after: Some(told.clone()), ..kept });
             }
             let verdict = self.workspace().take_results(&record, &profile, verdict).await;
@@ -156,10 +157,10 @@ impl Run<'_> {
         }
     }
 
-    /// Starts the process. If it can't be started, the error is the verdict.
+    /// Starts the process. If that fails, the error is the verdict.
     async fn start(&mut self, record: &mut Record, profile: &Profile) -> Result<Watched, Box<Verdict>> {
         let lease = record.lease.id;
-        // The budget of the task, as far as earlier attempts have left it.
+        // The rest of the task's budget, after earlier attempts.
         if let Some(left) = record.lease.budget_left {
             if left <= 0.0 {
                 let why = "earlier attempts have left nothing of the task's budget";
@@ -176,7 +177,7 @@ impl Run<'_> {
         if profile.sandbox.is_some() {
             private_dir(&of_sandbox).map_err(|error| failed("the sandbox can't be prepared", &error))?;
         } else if of_sandbox.exists() {
-            // What they left could be executed outside of the sandbox: settings of git, for example.
+            // Files of sandboxed runs, such as git settings, could be executed outside of the sandbox.
             let why = "earlier runs of this context were in a sandbox, and this agent's profile has none: use another context, or give the profile a sandbox";
             return Err(Box::new(not_started(lease, Reason::AgentError, why, false)));
         }
@@ -185,7 +186,7 @@ impl Run<'_> {
         let conversation = Conversation::of(record.session.as_ref());
         // Reading files blocks, and must not delay other runs.
         let (task, dir) = (record.task.clone(), context_dir.clone());
-        // Not by the runtime, which panics if no thread can be started.
+        // Not a thread of the async runtime, which panics if no thread can be started.
         let (composed, text) = oneshot::channel();
         let started = std::thread::Builder::new().spawn(move || drop(composed.send(prompt::compose(&task, &dir, resumes))));
         started.map_err(|error| failed("the prompt can't be composed", &error))?;
@@ -228,7 +229,7 @@ impl Run<'_> {
 
     fn spawn(&self, record: &Record, profile: &Profile, invocation: &Invocation, context_dir: &Path) -> io::Result<Started> {
         let lease = record.lease.id;
-        // Created here, because the agent reads them from now on.
+        // The agent creates these files, because it reads them from now on.
         fresh_at(&self.dir.stdout(record.starts))?;
         fresh_at(&self.dir.stderr(record.starts))?;
         let temp = (profile.runner == Runner::Claude && profile.sandbox.is_none()).then(|| self.dir.make_temp()).transpose()?;
@@ -249,13 +250,13 @@ impl Run<'_> {
             environment::inherit(command, &profile.env, &profile.pass_env);
             command.envs(claude_environment(profile));
             command.envs(temp.iter().flat_map(|dir| TEMP_VARIABLES.map(|name| (name, dir))));
-            // The name that programs agree on: what a run does then belongs to its trace.
+            // The usual variable for the trace context: it makes the run's own spans part of the task's trace.
             command.envs(traced_run::context(self.agent, record).map(|context| ("TRACEPARENT", context.to_string())));
             command.envs(invocation.env.iter().map(|(name, value)| (name, value)));
             command.env(LEASE_VARIABLE, lease.to_string()).env(HOME_VARIABLE, self.agent.home.root());
             command.env("BLOOM_DESIRED_FORMAT", record.task.desired_format.to_string());
             if record.prepared.is_some() {
-                // For commits of the run's own.
+                // For commits that the run itself makes.
                 command.envs(profile.commit_author.env());
             }
             command.env("BLOOM_TASK_ID", record.task.id.to_string()).env("BLOOM_CONTEXT_ID", &record.task.context_id);
@@ -313,7 +314,7 @@ impl Run<'_> {
             if has_ended && !grew {
                 break;
             }
-            // Each stored event says how far the output was read, so pending text must be stored with it.
+            // Each stored event says up to where the output was read, so pending text must be stored with it.
             if stored_at.elapsed() >= STORE_EVERY || !found.is_empty() {
                 reading.take_pieces(&mut found);
                 stored_at = Instant::now();
@@ -330,7 +331,7 @@ impl Run<'_> {
                 watched.renew(until);
             }
             let wanted = *self.stop.borrow_and_update();
-            // The Claude CLI counts more exactly, and stops by itself.
+            // The Claude CLI counts its cost more exactly, and stops by itself.
             let is_over = || ends_at.filter(|budget| reading.usage().is_some_and(|used| used.cost_usd > *budget)).map(|_| Stop::OverBudget);
             if let Some(reason) = wanted
                 .or_else(|| limits.exceeded(reading.activity(now_ms())))
@@ -366,14 +367,14 @@ impl Run<'_> {
         let stderr = self.dir.stderr_tail(start, STDERR_TAIL);
         let left = self.dir.left_end(start);
         if !left.is_clean {
-            // The supervisor was killed, or could not end them all.
+            // The supervisor was killed, or could not end all processes.
             cleanup::end(self.dir, Some(watched.running.leader), &lease, TERM_GRACE).await;
         }
         if stop.is_none() {
             stop = left.stop;
             self.record_stop(stop);
         }
-        // Without any room, not even its end could be stored.
+        // On a full disk, not even the end of the run could be stored.
         let no_room = || self.agent.home.reserve().fill().err().map(|error| error.to_string());
         let unstored = left.unstored.clone().or_else(|| if left.is_clean || left.exit.is_some() { None } else { no_room() });
         if let Some(why) = &unstored {

@@ -20,11 +20,11 @@ const MAX_ALL_BYTES: usize = 1 << 20;
 
 /// The text for the runner's standard input.
 ///
-/// Files in the context's directory that hints name, by path or glob, are inserted. Hints that begin with `@` or match no file become
-/// references.
+/// Hints that name files in the context's directory, by path or glob, are replaced by the contents of the files. Hints that begin with `@`,
+/// or that match no file, become references.
 ///
 /// # Errors
-/// A hint leads out of the directory, or its files are too many, too large or not text. The message is for the task's owner.
+/// A hint leads out of the directory, or its files are too many, too large, or not text. The message is for the task's owner.
 pub(crate) fn compose(task: &Task, dir: &Path, resumed_after_crash: bool) -> Result<String, String> {
     let dir = fs::canonicalize(dir).map_err(|error| format!("the context's directory can't be used: {error}"))?;
     let mut text = String::new();
@@ -34,7 +34,8 @@ pub(crate) fn compose(task: &Task, dir: &Path, resumed_after_crash: bool) -> Res
         );
     }
     if text.is_empty() && task.prompt.starts_with('/') {
-        // As its first character it would make the prompt a command of the Claude CLI, which answers nothing, or forgets the conversation.
+        // A slash as the first character would make the prompt a command of the Claude CLI, which may answer nothing, or forget the
+        // conversation.
         text.push('\n');
     }
     text.push_str(&escaped(&task.prompt, &dir));
@@ -78,8 +79,8 @@ pub(crate) fn compose(task: &Task, dir: &Path, resumed_after_crash: bool) -> Res
     Ok(text)
 }
 
-/// The bytes of a file, up to one more than it may have. Another run of the context may have put a symbolic link or a named pipe in its place
-/// since it was found.
+/// The bytes of a file, up to one more than its limit. Another run of the context may have replaced the file by a symbolic link or a named
+/// pipe since it was found.
 fn read(context: &Dir, path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_below(context, path)?.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
@@ -97,7 +98,7 @@ fn matches(hint: &str, dir: &Path) -> Result<Vec<PathBuf>, String> {
         let path = fs::canonicalize(dir.join(&*inside)).ok();
         return Ok(path.filter(|path| path.is_file()).into_iter().collect());
     }
-    // Its time is linear in the length of the path, whatever the pattern.
+    // Its matching time is linear in the length of the path, whatever the pattern.
     let Ok(pattern) = GlobBuilder::new(&inside).literal_separator(true).build() else { return Ok(Vec::new()) };
     let pattern = pattern.compile_matcher();
     let names_hidden = inside.split('/').any(|part| part.starts_with('.'));
@@ -128,8 +129,8 @@ fn matches(hint: &str, dir: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// Checks a reference. It becomes a part of the prompt, where the CLI attaches the files that it mentions, so none may be outside of the
-/// directory.
+/// Checks a reference. References become a part of the prompt, and the CLI attaches the files that a prompt mentions. So none may be
+/// outside of the directory.
 fn check_reference(hint: &str, dir: &Path) -> Result<(), String> {
     if hint.chars().any(char::is_control) {
         return Err("a context hint contains control characters".to_owned());
@@ -138,8 +139,8 @@ fn check_reference(hint: &str, dir: &Path) -> Result<(), String> {
     if leads_out(hint, dir) || mentions_outside() { Err(outside(hint)) } else { Ok(()) }
 }
 
-/// The text with a backslash before each `@` at which the CLI would attach a file that is not in the directory. It looks for an `@` behind
-/// a space or one of these marks.
+/// The text with a backslash before each `@` at which the CLI would attach a file from outside the directory. The CLI looks for an `@`
+/// after a space or one of these characters.
 fn escaped(text: &str, dir: &Path) -> String {
     let mut result = String::with_capacity(text.len());
     let mut before = ' ';
@@ -154,8 +155,8 @@ fn escaped(text: &str, dir: &Path) -> String {
     result
 }
 
-/// Whether a text begins with a path that leads out of the directory, in quotes or up to a space. The path may end before a `#` with numbers
-/// of lines, and before marks of punctuation.
+/// Whether a text begins with a path that leads out of the directory. The path may be in quotes, or extend to the next space, and may end
+/// before a `#` with line numbers, or before punctuation.
 fn is_outside(text: &str, dir: &Path) -> bool {
     let is_word = |char: char| char.is_ascii_alphanumeric() || char == '_';
     let unquoted = text.trim_start_matches(['"', '\'']);

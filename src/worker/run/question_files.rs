@@ -1,9 +1,9 @@
-//! The files by which a run asks a person, and what is in them.
+//! The files through which a run asks a person, and their contents.
 //!
 //! ```text
-//! question/question.json   what the run asks now; written by the run
+//! question/question.json   the current question; written by the run
 //! answer/ID.json           the answer to a question; in a sandbox, the run can only read it
-//! questions.json           how long people were asked, for a later agent
+//! questions.json           how long people were asked, for a later agent process
 //! ```
 
 use std::fs;
@@ -23,17 +23,17 @@ use bloom_core::limits::{ASKED_MS, NAME_CHARS, QUESTION_INPUT_BYTES, QUESTION_TE
 
 /// The first argument that makes this program the server of the Claude CLI's permission tool.
 pub(crate) const ASK_HUMAN: &str = "ask-human";
-/// That server and its tool, by the names that the CLI has for them.
+/// The names of that server and its tool in the CLI.
 const SERVER: &str = "bloom_runtime";
 pub(crate) const TOOL: &str = "ask_human";
-/// The tool of the CLI that asks people in words.
+/// The CLI's tool for questions in words.
 const ASKS_IN_WORDS: &str = "AskUserQuestion";
-/// What is asked at most, with all that the tool is to do.
+/// The maximum size of a question in bytes, including the whole input of the tool.
 pub(crate) const MAX_QUESTION: u64 = 4 << 20;
-/// How long the CLI waits for the tool, in ms: longer than any question lasts.
+/// How long the CLI waits for the tool, in ms: longer than any question can last.
 const TOOL_TIMEOUT_MS: i64 = ASKED_MS + 60 * 60 * 1000;
 
-/// What a run asks.
+/// A question of a run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Question {
     pub id: Uuid,
@@ -41,14 +41,14 @@ pub(crate) struct Question {
     pub input: Value,
 }
 
-/// The answer for the run.
+/// The answer to a question, for the run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Reply {
-    /// What was asked: a run must not get the answer to another question than its own.
+    /// The question itself: a run must not get the answer to a question that is not its own.
     pub question: Question,
     pub allow: bool,
     pub message: Option<String>,
-    /// One for each of the question's texts.
+    /// One answer for each of the question's texts.
     pub answers: Vec<String>,
 }
 
@@ -56,14 +56,14 @@ pub(crate) struct Reply {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Past {
     pub count: u32,
-    /// How long people were asked, in ms.
+    /// How long people were asked in total, in ms.
     pub asked_ms: u64,
-    /// The question that is asked now, and since when.
+    /// The current question, and since when it is asked.
     pub current: Option<(Uuid, Stamp)>,
 }
 
 impl Reply {
-    /// The answer in words.
+    /// The answer as a text.
     pub(crate) fn told(&self) -> String {
         match &self.message {
             _ if self.allow && self.answers.is_empty() => "allowed".into(),
@@ -75,7 +75,7 @@ impl Reply {
 }
 
 impl Question {
-    /// The questions in words, each with its choices. Empty: a person decides whether the tool may be used.
+    /// The texts of the question, each with its choices. Empty: a person decides whether the tool may be used.
     pub(crate) fn texts(&self) -> Vec<String> {
         let asked = self.in_words().into_iter().map(|question| {
             let choices = question["options"].as_array().into_iter().flatten().filter_map(|option| option["label"].as_str());
@@ -88,7 +88,7 @@ impl Question {
         asked.collect()
     }
 
-    /// The question, answered: what the tool is to do then.
+    /// The input of the tool, with the answers to the question.
     pub(crate) fn answered_input(&self, answers: &[String]) -> Value {
         let mut input = self.input.clone();
         let given = self.in_words().into_iter().filter_map(|question| question["question"].as_str()).zip(answers);
@@ -108,15 +108,16 @@ impl Question {
         if asked.len() <= QUESTION_TEXTS && asked.iter().all(is_text) { asked } else { Vec::new() }
     }
 
-    /// What the tool is to do, as far as people are shown it.
+    /// The input of the tool, shortened to what people are shown.
     pub(crate) fn shown_input(&self) -> Value {
         let text = self.input.to_string();
-        // As a string, the text may take twice the room, because of its quotes.
+        // As a JSON string, the text may take twice the space, because its quotes are escaped.
         if text.len() <= QUESTION_INPUT_BYTES { self.input.clone() } else { json!(format!("{}…", cut(&text, QUESTION_INPUT_BYTES / 3))) }
     }
 
-    /// The size of a command that is too long to be shown whole: nobody can allow what nobody sees. `None`: it is shorter, or no command. Of
-    /// what other tools are to do, such as a file that is written, people are shown the beginning, and told so.
+    /// The size of a command that is too long to be shown completely: nobody can allow a command that nobody sees. `None`: the command is
+    /// shorter, or the tool has none. For long inputs of other tools, such as a file that is written, people are shown the beginning, and
+    /// told so.
     pub(crate) fn too_long_command(&self) -> Option<usize> {
         let command = self.input["command"].as_str()?;
         (self.input.to_string().len() > QUESTION_INPUT_BYTES).then_some(command.len())
@@ -146,7 +147,7 @@ impl QuestionDir {
         self.0.join("question")
     }
 
-    /// The directory that the run only reads.
+    /// The directory from which the run only reads.
     pub(crate) fn answered(&self) -> PathBuf {
         self.0.join("answer")
     }
@@ -175,8 +176,8 @@ impl QuestionDir {
         read_json(&self.reply_path(id))
     }
 
-    /// What the run asks and was not answered. A run may put anything there: links to files that only the agent may read, pipes, or a file
-    /// without an end.
+    /// The question of the run that is not answered yet. A run may put anything there: links to files that only the agent may read, pipes,
+    /// or an endless file.
     pub(crate) fn open_question(&self) -> Option<Question> {
         let bytes = read_all(open_at(&self.question_path()).ok()?, MAX_QUESTION).ok()?;
         let question: Question = serde_json::from_slice(&bytes).ok()?;
@@ -192,7 +193,7 @@ impl QuestionDir {
     }
 }
 
-/// The tool that the CLI of a run asks what it may do.
+/// The tool which the CLI of a run asks for permissions.
 #[derive(Debug)]
 pub(crate) struct PermissionTool {
     /// This program, which serves the tool.
@@ -208,7 +209,7 @@ impl PermissionTool {
         Ok(Self { program: own_program()?, dir })
     }
 
-    /// The options for the CLI.
+    /// The options that make the CLI use the tool.
     pub(crate) fn options(&self) -> [String; 2] {
         let args = json!([ASK_HUMAN, self.dir.0]);
         let server = json!({"type": "stdio", "command": self.program, "args": args, "timeout": TOOL_TIMEOUT_MS});

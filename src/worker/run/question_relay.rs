@@ -1,4 +1,4 @@
-//! The questions of a run, as its agent passes them on: to the server, and the answers back to the run.
+//! Passes the questions of a run on to the server, and the answers back to the run.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -28,21 +28,21 @@ use bloom_client::{CALL_LIMIT, Error};
 use bloom_core::event::EventKind;
 use bloom_core::limits::ASKED_MS;
 
-/// The interval at which the agent looks for questions.
+/// The interval at which the agent checks for questions.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// The interval at which it looks whether its events are stored.
+/// The interval at which it checks whether its events are stored.
 const TAKEN_EVERY: Duration = Duration::from_millis(20);
-/// The time limit of the call that fetches an answer at the last moment.
+/// The time limit of the last call, which fetches an answer that was given at the last moment.
 const LAST_CALL: Duration = Duration::from_secs(10);
-/// The interval at which it asks for the answer in any case.
+/// The interval at which it asks the server for the answer without a notification.
 const ASK_EVERY: Duration = Duration::from_secs(30);
-/// Questions of one run.
+/// The maximum number of questions of one run.
 const MAX_QUESTIONS: u32 = 500;
 
 /// Follows the questions of one run until it is dropped.
 pub(crate) struct Asking {
     shared: Arc<Mutex<Shared>>,
-    /// How long people were asked before, by an earlier agent.
+    /// How long people were asked before, during earlier agent processes.
     pub asked_before: Duration,
     task: JoinHandle<()>,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Asking {
 #[derive(Default)]
 struct Shared {
     news: Vec<Found>,
-    /// Until when a person is asked at most, on the boot clock; 0: nobody is.
+    /// Until when a person is asked at most, on the boot clock; 0: nobody is asked.
     until: u64,
 }
 
@@ -61,7 +61,7 @@ impl Drop for Asking {
 }
 
 impl Asking {
-    /// `None`: runs of the profile ask nobody.
+    /// Starts to follow the questions of a run. `None`: runs of the profile ask nobody.
     pub(crate) fn start(agent: &Arc<Agent>, dir: QuestionDir, record: &Record, profile: &Profile) -> Option<Self> {
         if !profile.ask_human {
             return None;
@@ -77,7 +77,7 @@ impl Asking {
         Some(Self { shared, asked_before, task: tokio::spawn(asker.follow()) })
     }
 
-    /// Adds the events that are new, and tells those that limit the run until when it waits.
+    /// Adds the new events, and tells the supervisor and the agent's own limits until when the run waits.
     pub(crate) fn tell(&self, found: &mut Vec<Found>, watched: &mut Watched, limits: &mut Limits) {
         let mut shared = self.shared.lock();
         found.append(&mut shared.news);
@@ -91,7 +91,7 @@ struct Asker {
     dir: QuestionDir,
     task: Uuid,
     lease: Uuid,
-    /// For one question.
+    /// The time limit for one question.
     limit: Duration,
     /// Notified when the server says that there is an answer.
     answered: Arc<Notify>,
@@ -103,7 +103,7 @@ impl Asker {
     async fn follow(mut self) {
         loop {
             let dir = self.dir.clone();
-            // The run may have put anything there, and reading it must not delay other runs.
+            // The run may have put any file there, and reading it must not delay other runs.
             let asked = tokio::task::spawn_blocking(move || dir.open_question()).await;
             if let Ok(Some(question)) = asked {
                 self.pass_on(question).await;
@@ -124,7 +124,7 @@ impl Asker {
         let limit = self.limit.min(left).saturating_sub(since.age());
         let may_ask = self.past.count <= MAX_QUESTIONS && !left.is_zero();
         if may_ask {
-            // Told with the event, so that the limits of the run stand still before anybody hears of the question.
+            // Set together with the event, so that the run's time limits stand still before anybody learns of the question.
             self.shared.lock().until = now().saturating_add(millis(limit + LAST_CALL));
         }
         if is_new {
@@ -158,7 +158,7 @@ impl Asker {
         self.tell_over(id).await;
     }
 
-    /// Asks the server until there is an answer, or the server refuses the question.
+    /// Asks the server until there is an answer, or until the server refuses the question.
     async fn answer(&self, question: &Question, limit: Duration) -> Reply {
         let started = tokio::time::Instant::now();
         let mut backoff = Backoff::default();
@@ -191,7 +191,8 @@ impl Asker {
         }
     }
 
-    /// The time limit is over: ends the question, so that it can't be answered any more, and takes an answer that was given meanwhile.
+    /// Handles the end of the time limit: ends the question, so that it can't be answered any more, and takes an answer that was given
+    /// meanwhile.
     async fn last_answer(&self, question: Question) -> Reply {
         match timeout(LAST_CALL, self.tell(question.id, None)).await {
             Ok(Ok(Asked { answer: Some(answer), .. })) => reply(question, answer),
@@ -199,7 +200,7 @@ impl Asker {
         }
     }
 
-    /// Tells the server that the question is over, so that nobody answers it any more. The end of the lease does that, too.
+    /// Tells the server that the question is over, so that nobody answers it any more. The end of the lease also ends the question.
     async fn tell_over(&self, id: Uuid) {
         let mut backoff = Backoff::default();
         while let Err(error) = self.tell(id, None).await {
@@ -216,7 +217,7 @@ impl Asker {
         self.agent.client.send(Method::POST, &path, Some(&body), CALL_LIMIT).await?.json()
     }
 
-    /// Hands an event over to the run's log, which stores it before anyone else hears of it: this process may end at any time.
+    /// Hands an event over to the run's log, which stores it before anybody else sees it: this process may end at any time.
     async fn record(&self, kind: EventKind, data: Value) {
         self.shared.lock().news.push((kind, data));
         while !self.shared.lock().news.is_empty() {

@@ -1,4 +1,4 @@
-//! The runs of an earlier process of the agent: after a restart, an update or a crash they are found and continued.
+//! The runs of an earlier process of the agent. After a restart, an update or a crash, this process finds and continues them.
 
 use std::io;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::run::verdict::Verdict;
 use crate::supervisor::cleanup;
 use crate::{Agent, HeldLease};
 
-/// How long the results of earlier runs keep an agent from new tasks at its start.
+/// How long an agent that starts waits for the results of earlier runs to be delivered before it takes new tasks.
 const REPORT_LIMIT: Duration = Duration::from_secs(30);
 
 impl Agent {
-    /// Continues the runs of an earlier process. Returns the leases of those that were over already.
+    /// Continues the runs of an earlier process. Returns the leases of runs that had already ended.
     pub(crate) async fn continue_runs(self: &Arc<Self>) -> Vec<Uuid> {
         let mut found: Vec<(RunDir, Record)> = Vec::new();
         let mut unusable = Vec::new();
@@ -32,7 +32,7 @@ impl Agent {
                 Err(error) => unusable.push((dir, error)),
             }
         }
-        // Runs that have a supervisor are watched again; the others are started.
+        // Runs with a supervisor are watched again; the others are started.
         let started = |record: &Record| record.process.is_some().then(|| record.lease.id.to_string());
         let keep: Vec<String> = found.iter().filter_map(|(_, record)| started(record)).collect();
         process::sweep(self.home.root(), &keep).await;
@@ -54,8 +54,8 @@ impl Agent {
         over
     }
 
-    /// Registers, and waits until the server has what came of these runs. Otherwise a claim could get their tasks again, and their results would be
-    /// refused.
+    /// Registers, and waits until the server has the results of these runs. Otherwise a claim could get their tasks again, and the server
+    /// would refuse their results.
     pub(crate) async fn register_and_report(&self, over: &[Uuid]) -> Result<(), String> {
         self.register_safely().await?;
         let reported = self.until_runs(|runs| over.iter().all(|lease| !runs.contains_key(lease)));
@@ -65,7 +65,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Sets aside a run whose record is damaged or written by a newer agent, so that this agent can start. Its processes have been ended.
+    /// Sets aside a run whose record is damaged, or was written by a newer agent, so that this agent can start. The run's processes have
+    /// been ended.
     fn set_aside(self: &Arc<Self>, dir: &RunDir, error: &io::Error) {
         let names = dir.names();
         let of_task = names.map(|(task, _)| task.to_string());

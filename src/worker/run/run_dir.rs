@@ -1,4 +1,4 @@
-//! The directory of a run: everything that a later agent needs to continue it.
+//! The directory of a run: everything that a later agent process needs to continue it.
 //!
 //! ```text
 //! run.json        the lease, the task, the supervisor
@@ -37,33 +37,34 @@ use crate::run::verdict::{Stop, Verdict};
 use bloom_client::now_ms;
 use bloom_core::Ms;
 
-/// The longest path of a directory in which the CLI makes its socket, `cc-socks/PID.sock`. With a longer one, it makes that in a directory of all runs.
+/// The longest path of a directory in which the CLI can create its socket `cc-socks/PID.sock`. If the path is longer, the CLI uses a
+/// directory that all runs share.
 const MAX_TEMP_PATH: usize = 103 - "/cc-socks/4194304.sock".len();
 
-/// The record of a run, stored before each step that can't be undone. It may be missing after a power cut, which ended the processes of the
-/// run, too; then the server delivers the lease again.
+/// The record of a run, stored before each step that can't be undone. A power cut may lose it, but also ends the processes of the run; the
+/// server then delivers the lease again.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Record {
     pub lease: Lease,
     /// When the agent accepted the lease.
     pub taken_at: Ms,
-    /// The same, for later processes.
+    /// The same time on a clock that later processes can compare.
     pub taken: Stamp,
     pub task: Task,
-    /// The worktree of its project, once it was prepared for the run.
+    /// The worktree of the project, once it is prepared for the run.
     pub prepared: Option<Prepared>,
     /// The profile of the newest process.
     pub profile: Option<String>,
     /// The session of the newest process.
     pub session: Option<RunSession>,
-    /// The supervisor of the newest process. Stored before that is started, so a process is always found by the record.
+    /// The supervisor of the newest process. It is stored before that process starts, so the record always leads to the process.
     pub process: Option<Running>,
-    /// How many processes were started. There is a second one if the session of the first did not exist any more.
+    /// How many processes were started. A second one is started if the session of the first no longer existed.
     pub starts: u32,
 }
 
 impl Record {
-    /// Of a lease that is accepted now.
+    /// The record of a lease that is being accepted.
     pub(crate) fn new(lease: Lease, task: Task) -> Self {
         let (taken_at, taken) = (now_ms(), Stamp::now());
         Self { lease, taken_at, taken, task, prepared: None, profile: None, session: None, process: None, starts: 0 }
@@ -77,11 +78,11 @@ pub(crate) struct Running {
     pub started_at: Ms,
 }
 
-/// How a process ended, as its supervisor saw it.
+/// How a process ended, as observed by its supervisor.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct RunEnd {
     pub exit: Option<String>,
-    /// Why it was stopped. `None` if it ended by itself, or was stopped after its result.
+    /// Why the process was stopped. `None` if it ended by itself, or was stopped after its result.
     pub stop: Option<Stop>,
     /// Why the program could not be started.
     pub not_started: Option<String>,
@@ -89,7 +90,7 @@ pub(crate) struct RunEnd {
     pub unstored: Option<String>,
     /// The kernel ended a process of the run because there was not enough memory.
     pub out_of_memory: bool,
-    /// No process of the run was left.
+    /// Whether no process of the run was left.
     pub is_clean: bool,
 }
 
@@ -134,7 +135,7 @@ impl RunDir {
         Ok(serde_json::from_slice(&read_all(open_at(&self.path.join("run.json"))?, MAX_JSON)?)?)
     }
 
-    /// The ids of the task and the lease, from a record that can't be read as a whole.
+    /// The ids of the task and the lease, even if the rest of the record can't be read.
     pub(crate) fn names(&self) -> Option<(Uuid, Uuid)> {
         #[derive(Deserialize)]
         struct Named {
@@ -153,8 +154,8 @@ impl RunDir {
         self.path.join("egress")
     }
 
-    /// The temporary files and sockets of a run outside of a sandbox: in the agent's directory, or in that of the machine if the path is too long
-    /// for sockets. The end of a lease's id is random.
+    /// The directory of temporary files and sockets of a run without a sandbox. It is in the agent's directory, or in the machine's
+    /// temporary directory if the path would be too long for sockets. The end of a lease's id is random.
     pub(crate) fn temp(&self) -> PathBuf {
         let lease = self.lease();
         let name = lease.rsplit('-').next().unwrap_or_default();
@@ -162,7 +163,7 @@ impl RunDir {
         if own.as_os_str().len() <= MAX_TEMP_PATH { own } else { Path::new("/tmp").join(format!("bloom-{name}")) }
     }
 
-    /// Makes it anew: empty, and for the agent's user only, also where others may make directories.
+    /// Creates the temporary directory anew: empty, and accessible to the agent's user only, even if its parent is writable for others.
     pub(crate) fn make_temp(&self) -> io::Result<PathBuf> {
         let temp = self.temp();
         remove_all(&temp)?;
@@ -213,7 +214,7 @@ impl RunDir {
         read_json::<Listed>(&self.listed()).map(Listed::current).unwrap_or_default()
     }
 
-    /// Makes the cgroup of the run, where the agent may, instead of that of an earlier process of the run. Its path is stored before.
+    /// Creates a new cgroup for the run, if the agent may, in place of that of an earlier process of the run. Its path is stored first.
     pub(crate) fn make_cgroup(&self, parent: Option<&cgroup::Parent>, limits: &cgroup::Limits) -> io::Result<Option<PathBuf>> {
         let Some(leaf) = parent.map(|parent| parent.leaf(&self.lease())) else { return Ok(None) };
         write_json(&self.path.join("cgroup.json"), &leaf)?;
@@ -230,7 +231,7 @@ impl RunDir {
         write_json_durably(&self.path.join(format!("end.{start}")), end)
     }
 
-    /// How the process ended; all unknown if its supervisor did not live to see it.
+    /// How the process ended; everything is unknown if its supervisor died first.
     pub(crate) fn left_end(&self, start: u32) -> RunEnd {
         read_json(&self.path.join(format!("end.{start}"))).unwrap_or_default()
     }
@@ -257,7 +258,7 @@ impl RunDir {
         if let Some(leaf) = self.cgroup() {
             cgroup::remove(&leaf);
         }
-        // Its directory goes last, because the agent finds by it what is left of a run.
+        // The run's directory goes last, because the agent uses it to find what is left of a run.
         if let Err(error) = remove_all(&self.temp()).and_then(|()| remove_all(&self.path)) {
             let task = self.names().map(|(task, _)| task.to_string());
             tracing::warn!(task, path = %self.path.display(), %error, "the files of a run could not be removed");

@@ -1,4 +1,4 @@
-//! The limits at which the agent, beside its supervisor, stops a run.
+//! The limits at which the agent itself, besides its supervisor, stops a run.
 
 use std::time::{Duration, Instant};
 
@@ -12,23 +12,24 @@ use crate::supervisor::wait_time::Waits;
 use bloom_client::now_ms;
 use bloom_core::Ms;
 
-/// How long a process that has nothing more to do may go on after its result: some never end.
+/// How long a process with nothing left to do may continue after its result: some never end.
 const AFTER_RESULT: Duration = Duration::from_secs(10);
-/// How much later than its supervisor the agent ends a run that takes too long.
+/// How much later than the supervisor the agent ends a run that exceeds its time limit.
 const TIMEOUT_SLACK: Duration = Duration::from_secs(20);
 
-/// The limits at which the agent stops a run. The supervisor has more; the time limit is here, too, because a run can stop its supervisor.
+/// The limits at which the agent stops a run. The supervisor has further limits; the time limit is in both places, because a run can stop
+/// its supervisor.
 pub(crate) struct Limits {
     end: Instant,
     waits: Waits,
-    /// How long the CLI may wait for what it began in the background.
+    /// How long the CLI may wait for its background tasks.
     background: Duration,
-    /// Since when it only waits, or has nothing to do, behind a result.
+    /// Since when it only waits, or has nothing to do, after a result.
     since: Option<(Activity, Instant)>,
 }
 
 impl Limits {
-    /// `asked`: how long people were asked before.
+    /// `asked`: how long people were asked before this process.
     pub(crate) fn new(record: &Record, profile: &Profile, started_at: Ms, asked: Duration) -> Self {
         let ran = Duration::from_millis(u64::try_from(now_ms().saturating_sub(started_at)).unwrap_or(0));
         let left = record.task.policy.timeout().saturating_add(asked).saturating_sub(ran);
@@ -40,12 +41,12 @@ impl Limits {
         }
     }
 
-    /// The run waits for a person, until this time at most; 0: it does not wait.
+    /// Sets until when the run waits for a person at most; 0: it does not wait.
     pub(crate) fn wait_until(&mut self, until: u64) {
         self.end += Duration::from_millis(self.waits.set_until(until, now()));
     }
 
-    /// The reason to stop the run now. `activity`: what the CLI does after a result; `None`: there is none yet.
+    /// The reason to stop the run now. `activity`: what the CLI is doing after a result; `None`: there is no result yet.
     pub(crate) fn exceeded(&mut self, activity: Option<Activity>) -> Option<Stop> {
         self.end += Duration::from_millis(self.waits.passed(now()));
         let now = Instant::now();
@@ -66,7 +67,7 @@ impl Limits {
     }
 }
 
-/// The time between SIGTERM and SIGKILL when a lease is lost: little is left before another worker gets the task.
+/// The time between SIGTERM and SIGKILL when a lease is lost. It is short, because another worker gets the task soon.
 pub(crate) fn lease_grace(record: &Record) -> Duration {
     TERM_GRACE.min(record.lease.ttl() / 10)
 }

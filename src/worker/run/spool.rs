@@ -1,4 +1,4 @@
-//! What a run has printed, and the events that this becomes, in files of the run's directory.
+//! The output of a run, and the events made of it, in files of the run's directory.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -22,21 +22,23 @@ use bloom_client::now_ms;
 use bloom_core::Ms;
 use bloom_core::event::EventKind;
 
-/// What is stored of what a run says. The server keeps the newest 10,000 events of a task.
+/// The limit of stored events with the content of a run. The server keeps the newest 10,000 events of a task.
 const CONTENT: Room = Room { events: 100_000, bytes: 64 << 20 };
-/// The same with what tells how the run goes on, such as its usage and its questions.
+/// The limit including events about the progress of a run, such as its usage and its questions.
 const ALL: Room = Room { events: 110_000, bytes: 72 << 20 };
-/// The phase that says that what follows is missing.
+/// The phase which says that later events are missing.
 const CUT: &str = "events_cut";
 /// How much of the end is read to find the last event: more than the longest event, whose parts are cut at 32 KiB.
 const LAST_LINES: u64 = 1 << 20;
-/// The maximum of one run in one call, in events and bytes. The server's default limit for a body is 1 MiB, and it may be set lower.
+/// The maximum of one run in one call, in events and bytes. The server's default limit for a body is 1 MiB, and an administrator may lower
+/// it.
 const MAX_BATCH: usize = 400;
 pub(crate) const MAX_BATCH_BYTES: u64 = 256 * 1024;
-/// What an event tells: with what else its line has, it is less than the server takes, and less than what is read at once.
+/// The maximum size of an event's data. With the other fields of its line, the event stays within the server's limit, and within what is
+/// read at once.
 const MAX_DATA: usize = MAX_EVENT_BYTES - 1024;
 
-/// How far what a process printed was turned into events.
+/// Up to where the output of a process was turned into events.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Position {
     /// The number of the process.
@@ -57,7 +59,7 @@ impl Position {
     }
 }
 
-/// How many events of a run are stored, and their bytes on the disk.
+/// A limit of the events of a run: their number, and their bytes on the disk.
 #[derive(Clone, Copy)]
 struct Room {
     events: i64,
@@ -65,7 +67,7 @@ struct Room {
 }
 
 impl Room {
-    /// For events that a run makes.
+    /// The limit for events of this kind.
     fn of(kind: EventKind) -> Self {
         use EventKind::{Log, PermissionDenied, RateLimit, Stderr, Text, ToolResult, ToolUse};
         if matches!(kind, Text | ToolUse | ToolResult | RateLimit | Log | Stderr | PermissionDenied) { CONTENT } else { ALL }
@@ -82,7 +84,7 @@ struct Line {
     event: EventBody,
     #[serde(flatten)]
     position: Position,
-    /// Some events of the run were not stored.
+    /// Whether some events of the run were not stored.
     cut: bool,
 }
 
@@ -95,7 +97,7 @@ pub(crate) struct EventLog {
     path: PathBuf,
     last_seq: i64,
     stored_to: Position,
-    /// It has said that events are missing.
+    /// Whether an event was stored which says that events are missing.
     is_cut: bool,
     reserve: Reserve,
 }
@@ -105,7 +107,7 @@ impl EventLog {
         let path = dir.events();
         let mut file =
             File::options().create(true).read(true).append(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(&path)?;
-        // Only the last event is needed. An incomplete line behind it was cut short by a crash and never sent, so it is removed.
+        // Only the last event is needed. An incomplete line after it was cut short by a crash and never sent, so it is removed.
         let length = file.metadata()?.len();
         let from = length.saturating_sub(LAST_LINES);
         file.seek(SeekFrom::Start(from))?;
@@ -128,7 +130,7 @@ impl EventLog {
         (start, offset) <= (self.stored_to.start, self.stored_to.stderr)
     }
 
-    /// Stores what was found in the output of the run, as far as there is room.
+    /// Stores what was found in the output of the run, as far as the limits allow.
     pub(crate) fn add(&mut self, found: Vec<Found>, position: Position, now: Ms) -> io::Result<()> {
         let length = self.file.metadata()?.len();
         let mut lines = Vec::new();
@@ -175,7 +177,7 @@ impl EventLog {
         self.last_seq
     }
 
-    /// Stores an event of the agent itself, for which there is always room.
+    /// Stores an event of the agent itself. The limits leave room for such events.
     pub(crate) fn record(&mut self, kind: EventKind, data: Value, now: Ms) {
         let stored = self.line(kind, data, self.stored_to, now).and_then(|line| {
             self.last_seq += 1;
@@ -186,7 +188,7 @@ impl EventLog {
         }
     }
 
-    /// Records how far a run is.
+    /// Records a phase of the run.
     pub(crate) fn phase(&mut self, phase: &str, more: Value) {
         let mut data = json!({"phase": phase});
         if let (Some(data), Value::Object(more)) = (data.as_object_mut(), more) {
@@ -200,23 +202,23 @@ impl EventLog {
     }
 }
 
-/// Cuts an event to the server's limits: because of one event beyond them, the server would refuse the whole call.
+/// Cuts an event to the server's limits: the server would refuse the whole call because of one event beyond them.
 fn fit(data: Value) -> Json<MAX_EVENT_BYTES> {
     let text = data.to_string();
     let fits = text.len() <= MAX_DATA && is_readable(&text);
     Json(if fits { text } else { json!({"text": cut(&text, MAX_TEXT)}).to_string() })
 }
 
-/// Reads the events from the first one, because the server ignores those that it has already.
+/// Reads the events from the first one on, because the server ignores those that it already has.
 #[derive(Debug)]
 pub(crate) struct EventReader {
     file: File,
-    /// The position behind those that were sent.
+    /// The position after the events that were sent.
     pub position: u64,
 }
 
 impl EventReader {
-    /// The next events to send, and the position behind them.
+    /// The next events to send, and the position after them.
     pub(crate) fn batch(&mut self) -> io::Result<(Vec<EventBody>, u64)> {
         self.file.seek(SeekFrom::Start(self.position))?;
         let mut bytes = Vec::new();
@@ -244,9 +246,9 @@ impl EventReader {
 pub(crate) struct Tail {
     file: File,
     begun: Vec<u8>,
-    /// The position behind the last complete line.
+    /// The position after the last complete line.
     pub offset: u64,
-    /// Whether a line was left out, because it was too long. What was printed is incomplete then.
+    /// Whether a line was skipped because it was too long, so that the output is incomplete.
     pub has_gap: bool,
     skips: bool,
 }
@@ -260,7 +262,7 @@ impl Tail {
         Ok(Self { file: open_at(path)?, begun: Vec::new(), offset: 0, has_gap: false, skips: false })
     }
 
-    /// Reads the next piece, and passes on each complete line with the position behind it. Returns false if there is nothing new.
+    /// Reads the next piece, and passes on each complete line with the position after it. Returns false if there is nothing new.
     pub(crate) fn read(&mut self, mut line: impl FnMut(&str, u64)) -> io::Result<bool> {
         let mut bytes = Vec::new();
         let read = (&self.file).take(PIECE).read_to_end(&mut bytes)?;

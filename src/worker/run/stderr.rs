@@ -12,12 +12,12 @@ use bloom_core::event::EventKind;
 pub(crate) struct Stderr(Option<Tail>);
 
 impl Stderr {
-    /// Without the file there are no events: an agent that could not make it has said so.
+    /// Without the file there are no events: an agent that could not create it has already reported that.
     pub(crate) fn open(path: &Path) -> Self {
         Self(Tail::open(path).ok())
     }
 
-    /// Adds what was printed since the last call. `is_stored` says of an offset whether an earlier agent has stored the events up to it.
+    /// Adds what was printed since the last call. `is_stored` returns whether an earlier agent has stored the events up to an offset.
     /// Returns false if there is nothing new.
     pub(crate) fn read(&mut self, found: &mut Vec<Found>, is_stored: impl Fn(u64) -> bool) -> bool {
         let Some(tail) = &mut self.0 else { return false };
@@ -29,7 +29,7 @@ impl Stderr {
             }
         });
         found.extend(events(&text));
-        // What can't be read is in the message of the run's failure, if it fails.
+        // If reading fails and the run fails, too, the message of the failure contains the output.
         grew.unwrap_or(false)
     }
 

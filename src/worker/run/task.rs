@@ -1,4 +1,5 @@
-//! The task and the lease as the agent stores them. The types are its own, because later versions of the agent must read the files.
+//! The task and the lease as the agent stores them. The agent has its own types, because later versions of it must be able to read the
+//! files.
 
 use std::time::Duration;
 
@@ -31,13 +32,13 @@ pub(crate) struct Task {
     pub model: Option<String>,
     /// The project in whose repository it runs.
     pub project: Option<String>,
-    /// The branch, tag or commit to begin with.
+    /// The branch, tag or commit from which the run starts.
     #[serde(rename = "ref")]
     pub git_ref: Option<String>,
     pub push: AnyPushMode,
     /// Files that the run gets.
     pub inputs: Vec<Input<'static>>,
-    /// Globs of the files that are kept when the run ends.
+    /// Globs of the files that are stored when the run ends.
     pub outputs: Vec<String>,
 }
 
@@ -45,7 +46,7 @@ pub(crate) struct Task {
 pub(crate) struct Policy {
     #[serde(deserialize_with = "deserialize")]
     pub timeout_sec: TimeLimit,
-    /// `timeout_sec` is that of the profile. Servers send none.
+    /// Whether `timeout_sec` comes from the profile. Servers do not send this field.
     #[serde(default)]
     pub timeout_of_profile: bool,
     #[serde(deserialize_with = "deserialize")]
@@ -53,7 +54,7 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    /// The profile's time limit, if it has one, in place of a default, but no more than the server allows.
+    /// Uses the profile's time limit, if it has one, in place of a default, but no more than the server allows.
     pub(crate) fn limit_by(&mut self, of_profile: Option<i64>, lease: &Lease) {
         if let (Some(seconds), Some(most)) = (of_profile, lease.profile_timeout_max) {
             (self.timeout_sec, self.timeout_of_profile) = (Int::nearest(seconds.min(most)), true);
@@ -66,7 +67,7 @@ impl Policy {
 }
 
 impl Task {
-    /// What people read when a run took too long. What to do is told by the command line and the page, each in its own way.
+    /// The message for a run that took too long. The command line and the page each say in their own way what to do.
     pub(crate) fn timed_out(&self) -> String {
         let whose = if self.policy.timeout_of_profile { "its profile's" } else { "its" };
         format!("did not end within {whose} time limit of {}", limit_text(self.policy.timeout_sec.0))
@@ -79,9 +80,9 @@ pub(crate) struct Repository {
     pub project_id: Uuid,
     pub project: String,
     pub url: String,
-    /// What the branch of the context begins with. Servers without such a setting send none.
+    /// The prefix of the context's branch. Servers without such a setting send none.
     pub branch_prefix: String,
-    /// The prefixes that the project had before, newest first.
+    /// Previous prefixes of the project, newest first.
     pub former_branch_prefixes: Vec<String>,
 }
 
@@ -92,15 +93,16 @@ pub(crate) struct Lease {
     pub ttl_seconds: LeaseSeconds,
     /// The parent of the run's span; servers without traces send none.
     pub traceparent: Option<TraceContext>,
-    /// US dollars that the run may cost. Servers that do not count what earlier attempts have cost send none.
+    /// How many US dollars the run may cost. Servers that do not count the cost of earlier attempts send none.
     pub budget_left: Option<f64>,
     /// Servers without tasks in projects send none.
     pub repository: Option<Repository>,
     /// When the context was last reset. Servers that can't reset contexts send none.
     pub context_reset_at: Option<Ms>,
-    /// The session in which the context has its conversation. Servers send none if there is no conversation, and earlier ones never.
+    /// The session with the conversation of the context. Servers send none if there is no conversation; older servers never send one.
     pub conversation: Option<String>,
-    /// The longest time limit that the profile may set, in seconds. Servers send none if the task has its own, and earlier ones never.
+    /// The longest time limit that the profile may set, in seconds. Servers send none if the task has its own limit; older servers never
+    /// send one.
     pub profile_timeout_max: Option<i64>,
 }
 
@@ -110,7 +112,7 @@ impl Lease {
     }
 }
 
-/// Reads the server's task and lease into the agent's own types, which check that their numbers are within the agent's limits.
+/// Converts the server's task and lease into the agent's own types, which check that numbers are within the agent's limits.
 ///
 /// # Errors
 /// A number is out of bounds; the text names it.
@@ -120,7 +122,7 @@ pub(crate) fn taken(lease: &answers::Lease<'_>, task: &tasks::Task<'_>) -> Resul
     Ok((own_lease, own_task))
 }
 
-/// Fields of the same name have the same meaning, so that a new one is declared in the two types only.
+/// Converts between types whose fields of the same name have the same meaning. So a new field is declared in the two types only.
 fn own<T: DeserializeOwned>(of_the_server: impl Serialize) -> serde_json::Result<T> {
     serde_json::from_value(serde_json::to_value(of_the_server)?)
 }
@@ -167,7 +169,7 @@ mod tests {
         }
     }
 
-    /// The files are as version 0.1.0 writes them: an update of the agent must not lose runs.
+    /// The files are in the format of version 0.1.0: an update of the agent must not lose runs.
     #[test]
     fn files_of_the_first_version_are_read() {
         let record: Record = serde_json::from_value(json!({

@@ -12,10 +12,10 @@ use bloom_core::usage::Usage;
 use bloom_telemetry::traces::Span;
 use uuid::Uuid;
 
-/// What is known of a run when it starts. It is the same for an agent that continues the run of an earlier process.
+/// What the span of a run needs to know when the run starts. It is the same for an agent that continues the run of an earlier process.
 pub(crate) struct TracedRun {
     attempt: Option<TraceContext>,
-    /// What the run and the calls about its end have as their parent.
+    /// The parent of the run's own spans and of the calls about its end.
     pub context: Option<TraceContext>,
     task: Uuid,
     lease: Uuid,
@@ -40,7 +40,7 @@ impl TracedRun {
         }
     }
 
-    /// The run has ended. Prompts, outputs and messages, which may quote them, are in no span.
+    /// Ends the span of the run. Spans contain no prompts, outputs or messages, which may quote them.
     pub(crate) fn end(&self, agent: &Agent, verdict: &Verdict) {
         let Some(context) = self.context else { return };
         let span = Span::new(format!("invoke_agent {}", self.agent_slug), context, self.attempt, self.started_at, now_ms());
@@ -64,7 +64,7 @@ impl TracedRun {
     }
 }
 
-/// The span of this run, which also the programs that it starts have as their parent.
+/// The span of this run, which is also the parent of spans of the programs that it starts.
 pub(crate) fn context(agent: &Agent, record: &Record) -> Option<TraceContext> {
     record.lease.traceparent.map(|attempt| agent.settings.traces.run_of(attempt, record.lease.id))
 }

@@ -11,11 +11,11 @@ use bloom_api::values::{Id, Int, List};
 use bloom_core::Ms;
 use bloom_core::task::{Format, Outcome, Reason};
 
-/// The pause of an account whose quota has no known reset time.
+/// How long an account is paused if the reset time of its quota is unknown.
 const UNKNOWN_RESET_MS: Ms = 5 * 60 * 1000;
 const SHORTEST_PAUSE_MS: Ms = 60 * 1000;
 const MAX_MESSAGE: usize = 2_000;
-/// Marks an answer of which only the beginning is stored.
+/// Marks an answer of which only the beginning was stored.
 const OUTPUT_CUT: &str = "output_cut";
 
 /// Why the agent stopped a run.
@@ -28,22 +28,22 @@ pub(crate) enum Stop {
     Flooded,
     /// What the run printed could not be stored.
     Unstored,
-    /// The directories of its context took more room than its profile allows.
+    /// The directories of its context took more space than its profile allows.
     DiskLimit,
-    /// The disk was full, and of all runs here, this one has written most.
+    /// The disk was full, and this run has written the most of all runs on this machine.
     DiskFilled,
     /// The lease was lost, or may have expired.
     LeaseLost,
-    /// What it has told of its cost is more than its budget. The Claude CLI stops by itself.
+    /// The cost that the run has reported exceeds its budget. The Claude CLI stops by itself.
     OverBudget,
     /// The API refuses the account again and again.
     Refused,
-    /// The agent stops or is drained: the task is handed back and loses no attempt.
+    /// The agent stops or is drained. The task is handed back without losing an attempt.
     HandBack,
 }
 
 impl Stop {
-    /// Whether a run that has answered is not done all the same: it still worked, and nobody here wants what it would have done.
+    /// Whether the run counts as interrupted although it has answered: it was still working, and nobody here wants the rest of its work.
     pub(crate) fn interrupts(self, reading: &Reading) -> bool {
         matches!(self, Self::Cancelled | Self::HandBack) && reading.unfinished().is_some()
     }
@@ -52,14 +52,14 @@ impl Stop {
 /// What is known about the end of a run besides its stream.
 #[derive(Debug, Default)]
 pub(crate) struct End {
-    /// The program is one that tells its session before it does anything.
+    /// Whether the program reports its session before it does anything else.
     pub tells_session: bool,
     pub stop: Option<Stop>,
-    /// What it might cost, in US dollars; `None`: no limit.
+    /// The budget of the run in US dollars; `None`: no limit.
     pub budget: Option<f64>,
-    /// The model that its task or its profile asks for; `None`: neither names one.
+    /// The model that the task or the profile asks for; `None`: neither names one.
     pub model: Option<String>,
-    /// Why the agent ended a run that had answered. `None`: it ended by itself, or its supervisor ended it.
+    /// Why the agent ended a run that had already answered. `None`: it ended by itself, or its supervisor ended it.
     pub ended_for: Option<Stop>,
     /// `None` if the status is unknown, because the run's supervisor was killed or could not store it.
     pub exit: Option<String>,
@@ -69,7 +69,7 @@ pub(crate) struct End {
     pub not_started: Option<String>,
     /// The kernel ended a process of the run because there was not enough memory.
     pub out_of_memory: bool,
-    /// As its profile says: another attempt has the same time, so it rarely helps.
+    /// The profile's setting. Another attempt has the same time limit, so a retry rarely helps.
     pub retry_timeouts: bool,
 }
 
@@ -81,7 +81,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// With the `seq` of the run's last event, for which those who follow the task wait.
+    /// Adds the `seq` of the run's last event, which clients that follow the task wait for.
     #[must_use]
     pub(crate) fn after_event(mut self, last: i64) -> Self {
         if let Self::Complete(completion) = &mut self {
@@ -95,7 +95,7 @@ impl Verdict {
 struct RunFailure {
     reason: Reason,
     message: String,
-    /// The cause is outside of the task, so the attempt does not count.
+    /// Whether the cause is outside of the task, so that the attempt does not count.
     is_outside: bool,
     retryable: bool,
     retry_at: Option<Ms>,
@@ -129,8 +129,9 @@ impl RunFailure {
 }
 
 /// # The rules
-/// A success in the stream counts as a success, whatever happened after it, unless the run was cancelled or handed back while it still worked.
-/// Otherwise a stop by the agent decides, then the stream's result, then the last error that the CLI met, and last the exit status.
+/// A success in the stream counts as a success, whatever happened after it, unless the run was cancelled or handed back while it was still
+/// working. Otherwise the outcome is decided, in this order, by a stop of the agent, the stream's result, the last error that the CLI met,
+/// and the exit status.
 pub(crate) fn decide(task: &Task, lease: Uuid, reading: &Reading, end: &End, now: Ms) -> Verdict {
     match outcome(task, reading, end, now) {
         Ok((output, tags)) => {
@@ -138,7 +139,7 @@ pub(crate) fn decide(task: &Task, lease: Uuid, reading: &Reading, end: &End, now
             Verdict::Complete(Box::new(Completion { output: Some(output.into()), artifact_tags: tags, ..completion(lease, reading, end) }))
         }
         Err(None) if reading.usage().is_none() => Verdict::Release { reason: "the worker is stopping or draining".into() },
-        // A completion and not a release, so that the usage so far is recorded.
+        // A completion, not a release, so that the usage so far is recorded.
         Err(None) => {
             let failure = RunFailure {
                 retry_at: Some(now),
@@ -160,7 +161,7 @@ fn failed(lease: Uuid, reading: &Reading, end: &End, failure: RunFailure) -> Ver
     let message = cut(failure.message.trim(), MAX_MESSAGE).replace('\0', "\u{fffd}");
     Verdict::Complete(Box::new(Completion {
         status: Outcome::Error,
-        // An answer that can't be used is sent as well, so that users can see it.
+        // An unusable answer is sent as well, so that users can see it.
         output: Some(said(reading)).filter(|text| !text.is_empty()).map(Into::into),
         error_message: Some(if message.is_empty() { failure.reason.as_str().into() } else { message.into() }),
         reason: Some(failure.reason),
@@ -171,7 +172,7 @@ fn failed(lease: Uuid, reading: &Reading, end: &End, failure: RunFailure) -> Ver
     }))
 }
 
-/// What the run has answered, or what the CLI said instead.
+/// The answer of the run, or what the CLI said instead.
 fn said(reading: &Reading) -> String {
     let text =
         if reading.answers.is_empty() { reading.result.as_ref().map(|ending| ending.text.clone()) } else { Some(reading.answers.text()) };
@@ -179,7 +180,7 @@ fn said(reading: &Reading) -> String {
     cut(&text, MAX_OUTPUT).to_owned()
 }
 
-/// What went wrong without making the run fail.
+/// Problems that did not make the run fail.
 fn warnings(reading: &Reading, end: &End) -> Warnings {
     let mut warnings = reading.warnings.clone();
     if let Some(why) = reading.answers.later_failure() {
@@ -201,13 +202,13 @@ fn warnings(reading: &Reading, end: &End) -> Warnings {
     warnings
 }
 
-/// Whether a run had another model than the one that was asked for by its full name. A short name, as `opus`, means what the CLI takes for it,
-/// and the names of other providers can't be compared. A date at the end of a name says nothing about the model.
+/// Whether the run used another model than the one that was requested by its full name. The CLI decides what a short name such as `opus`
+/// means, and the names of other providers can't be compared. A date at the end of a name does not distinguish models.
 fn is_another_model(asked: &str, ran: &str) -> bool {
     [asked, ran].iter().all(|name| name.starts_with("claude-")) && family(asked) != family(ran)
 }
 
-/// Why a run did not do all that it had begun.
+/// Why a run did not finish everything that it had started.
 fn cut_off(what: &str, reading: &Reading, end: &End) -> String {
     let why = match end.stop.or(end.ended_for) {
         Some(Stop::Cancelled) => "it was cancelled".to_owned(),
@@ -248,7 +249,7 @@ fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String
         return Ok((output, tags.into_iter().filter_map(|(applies, tag)| applies.then_some(tag)).collect()));
     }
     if let Some(stop) = end.stop {
-        // The CLI has asked the API again and again, and this is why it had no answer in time.
+        // The CLI kept retrying the refused request, and that is why it had no answer in time.
         let refused = refused(reading, now).filter(|refused| refused.is_outside && matches!(stop, Stop::Timeout | Stop::Stalled));
         if refused.is_some() {
             return Err(refused);
@@ -283,7 +284,7 @@ fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String
         Some(exit) => {
             let said = [reading.odd.trim(), end.stderr.trim()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
             let message = format!("ended with status {exit} and without a result{}{said}", if said.is_empty() { "" } else { ": " });
-            // A wrong option, or a broken installation: the next task would end like this one.
+            // A wrong option or a broken installation: the next task would fail in the same way.
             let has_begun = !end.tells_session || reading.session_id.is_some() || reading.api_error.is_some();
             Err(Some(RunFailure::new(if has_begun { Reason::AgentError } else { Reason::SpawnFailed }, message)))
         }
@@ -341,18 +342,18 @@ fn refused(reading: &Reading, now: Ms) -> Option<RunFailure> {
         return Some(RunFailure::new(Reason::BudgetExceeded, message));
     }
     let retry_at = match reason {
-        // Clocks differ: with a reset time in the past, the task would be tried again at once.
+        // Clocks differ: with a reset time in the past, the task would be retried at once.
         Reason::RateLimited => Some(reading.resets_at.map_or(now + UNKNOWN_RESET_MS, |at| at.max(now + SHORTEST_PAUSE_MS))),
         _ => None,
     };
     let mut failure = RunFailure { retry_at, ..RunFailure::new(reason, text) };
-    // It refuses this request, until a probe shows that it refuses all.
+    // A 403 counts as a refusal of this request only, until a probe shows that the API refuses all requests.
     failure.retryable &= reading.result.as_ref().and_then(|ending| ending.api_status) != Some(403);
     Some(failure)
 }
 
-/// The answer in the format that the task asks for. Of several turns, the last whose text is JSON answers a task that wants JSON: those before say
-/// what is done, and those after that nothing is left to do.
+/// The answer in the format that the task asks for. If the run had several turns and the task wants JSON, the answer is the last turn whose
+/// text is JSON: turns before it report progress, and turns after it say that nothing is left to do.
 fn answer(task: &Task, answers: &Answers) -> Result<(String, bool), Option<RunFailure>> {
     let text = answers.text();
     if text.trim().is_empty() {
@@ -366,7 +367,7 @@ fn answer(task: &Task, answers: &Answers) -> Result<(String, bool), Option<RunFa
     }
 }
 
-/// The text in the format that the task asks for, and whether it is only the beginning of what the run said.
+/// The text in the format that the task asks for, and whether it is only the beginning of the run's answer.
 fn formatted(task: &Task, text: &str, is_cut: bool) -> Result<(String, bool), Option<RunFailure>> {
     let text = clean(text);
     let beginning = cut(&text, MAX_OUTPUT);

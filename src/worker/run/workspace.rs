@@ -1,4 +1,5 @@
-//! What a run finds in its directory, and what the agent takes from there when it has ended: the worktree of its project, and files.
+//! What a run finds in its directory, and what the agent collects from there when the run has ended: the worktree of its project, and
+//! files.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -28,28 +29,29 @@ use bloom_core::project::PushMode;
 use bloom_core::task::{Outcome, Reason};
 use bloom_core::{Ms, limits};
 
-/// Marks the artifact of a run of which not all outputs were stored.
-/// What became of the outputs of a run.
+/// What was collected of the outputs of a run.
 struct Collected {
-    /// All that match are stored; there may be none.
+    /// Whether all matching files are stored; there may be none.
     is_whole: bool,
-    /// What a person does not expect who asked for files.
+    /// What would surprise a person who asked for files.
     warning: Option<String>,
 }
 
+/// Marks the artifact of a run whose outputs were not all stored.
 const OUTPUTS_INCOMPLETE: &str = "outputs_incomplete";
-/// The most characters of the first line of a commit's message.
+/// The maximum number of characters in the first line of a commit message.
 const MAX_SUBJECT: usize = 72;
-/// How long a task waits whose repository can't be fetched. It is given back 20 times, so ten minutes of it harm no task.
+/// How long a task waits if its repository can't be fetched. It is handed back up to 20 times, so an outage of ten minutes does not harm a
+/// task.
 const AWAY_MS: Ms = 30_000;
-/// Outputs that an event names.
+/// The maximum number of outputs that an event names.
 const SHOWN_OUTPUTS: usize = 20;
 
 /// Why a run can't begin.
 pub(crate) enum Unprepared {
-    /// Its verdict.
+    /// It fails with this verdict.
     Failed(Box<Verdict>),
-    /// The agent was to stop it.
+    /// The agent was told to stop it.
     Stopped,
 }
 
@@ -58,7 +60,7 @@ struct Unfit {
     reason: Reason,
     why: String,
     may_pass: bool,
-    /// The repository's server is away. That costs no attempt, and takes longer than a moment.
+    /// Whether the repository's server can't be reached. That costs no attempt, and lasts longer than a moment.
     is_away: bool,
 }
 
@@ -94,7 +96,7 @@ impl From<NoInput> for Unfit {
     }
 }
 
-/// The directory of a run, and what the run tells meanwhile.
+/// The directory of a run, and what the agent needs to prepare it and to collect its results.
 pub(crate) struct Workspace<'a> {
     pub agent: &'a Agent,
     pub dir: &'a RunDir,
@@ -112,8 +114,8 @@ pub(crate) fn tree(agent: &Agent, record: &Record) -> Option<Worktree> {
 }
 
 impl Workspace<'_> {
-    /// Prepares the directory of the task's context: the worktree of its project, and its inputs. What was prepared for this run before, by an
-    /// earlier process of the agent, stays as it is.
+    /// Prepares the directory of the task's context: the worktree of its project, and its inputs. If an earlier process of the agent has
+    /// already prepared it for this run, it stays as it is.
     pub(crate) async fn prepare(&mut self, record: &mut Record, profile: &Profile) -> Result<(), Unprepared> {
         let tree = tree(self.agent, record);
         let is_new = tree.as_ref().is_some_and(|tree| record.prepared.is_none() || !tree.exists());
@@ -154,19 +156,19 @@ impl Workspace<'_> {
         Ok(())
     }
 
-    /// Takes what the task wants from the directory of a run that has ended: its outputs, and what it changed in its project. The verdict tells of
-    /// it. A run that did not end by itself keeps all in its directory, for the next attempt.
+    /// Takes the results of a run that has ended from its directory: its outputs, and its changes in the project. Reports them in the
+    /// verdict. A run that did not end by itself keeps everything in its directory, for the next attempt.
     pub(crate) async fn take_results(&mut self, record: &Record, profile: &Profile, verdict: Verdict) -> Verdict {
         let mut completion = match verdict {
             Verdict::Complete(completion) if completion.reason != Some(Reason::WorkerLost) => completion,
             other => return other,
         };
         let mut stop = self.stop.clone();
-        // What a run changed that was cancelled is committed, too. But a person who does not want to wait for it may cancel what follows a run.
+        // The changes of a cancelled run are committed, too. But a person who does not want to wait for that may cancel what follows a run.
         let was_cancelled = *stop.borrow() == Some(Stop::Cancelled);
         let is_whole = tokio::select! {
             () = self.fill(record, profile, &mut completion) => true,
-            // Another worker may have the task now, and pushes what it does.
+            // Another worker may have the task now, and will push its own changes.
             () = reached(&mut stop, |stop| *stop == Some(Stop::LeaseLost) || (!was_cancelled && *stop == Some(Stop::Cancelled))) => {
                 end_commands(self.dir).await;
                 false
@@ -192,7 +194,7 @@ impl Workspace<'_> {
             if !is_whole {
                 completion.artifact_tags.0.push(OUTPUTS_INCOMPLETE.into());
             }
-            // Whoever waits for the answer does not look at the events.
+            // Clients that wait for the answer do not look at the events.
             if let Some(text) = warning.filter(|_| completion.warnings.0.len() < limits::WARNINGS) {
                 completion.warnings.0.push(text.chars().take(limits::WARNING_CHARS).collect::<String>().into());
             }
@@ -204,7 +206,7 @@ impl Workspace<'_> {
         };
         completion.branch = Some(GitRef(begun.branch.clone()));
         completion.commit = Some(CommitId(commit.clone()));
-        // Also if this run changed nothing: an earlier one may have left what could not be pushed.
+        // This also happens if this run changed nothing: an earlier run may have left commits that could not be pushed.
         if record.task.push == PushMode::Branch {
             match tree.push().await {
                 Ok(Some(pushed)) => {
@@ -217,7 +219,7 @@ impl Workspace<'_> {
                     self.log.phase("nothing_to_push", json!({"branch": begun.branch, "commit": commit, "text": text}));
                 }
                 Err(trouble) => {
-                    // The person who brings both together needs what others have pushed.
+                    // A person who resolves this needs what others have pushed.
                     if let Ok(confinement) = confinement(self.agent, self.dir, record, profile).await {
                         tree.show_refs(&confinement).await;
                         end_commands(self.dir).await;
@@ -238,7 +240,7 @@ impl Workspace<'_> {
             match self.store(record, "OUTPUT", &output.path, "application/octet-stream", open_output(&dir, &output.path).await).await {
                 Ok(()) => stored += 1,
                 Err(Unsent::Refused(why)) => missing.push(format!("{} ({} bytes): {why}", output.path, output.bytes)),
-                // What else there is can't be stored either.
+                // The remaining files can't be stored either.
                 Err(Unsent::LeaseLost) => return Collected { is_whole: false, warning: None },
             }
         }
@@ -268,7 +270,7 @@ impl Workspace<'_> {
         committed
     }
 
-    /// Commits and shows what the run changed. Returns the commit at which the branch is now.
+    /// Commits the changes of the run, and records them as an event and an artifact. Returns the commit at which the branch is now.
     async fn commit(
         &mut self,
         confinement: &Confinement,
@@ -301,7 +303,7 @@ async fn reached(stop: &mut watch::Receiver<Option<Stop>>, is_meant: impl FnMut(
     let _ = stop.wait_for(is_meant).await;
 }
 
-/// Where a branch is, for people.
+/// A branch and its commit, for people.
 fn told(branch: &str, commit: &str) -> String {
     format!("{branch} at {}", commit.get(..12).unwrap_or(commit))
 }
@@ -322,7 +324,7 @@ async fn prepared(
     if let Some(limit) = profile.limits.disk_bytes()
         && disk_use::is_over(&agent.home, &record.task.context_id, limit).await
     {
-        // It would be ended at once, whatever it does.
+        // The run would be ended at once, whatever it does.
         let name = dir.file_name().unwrap_or_default().to_string_lossy();
         let why = format!(
             "the directory of its context takes more than the {} MiB of limits.disk_mib already: have files in contexts/{name} of the agent's \
@@ -365,8 +367,8 @@ async fn prepared(
     Ok(prepared)
 }
 
-/// A run whose changes can't be kept has not done what it was for. What it answered is stored all the same, and it is not tried again: another
-/// attempt would be paid for, and meet the same.
+/// Turns the success of a run whose changes can't be kept into a failure, because the run has not done what it was for. Its answer is
+/// stored all the same, and it is not retried: another attempt would cost money and fail in the same way.
 fn fail(completion: &mut Completion, trouble: &Trouble) {
     let why = trouble.to_string();
     if completion.status == Outcome::Success {
@@ -379,7 +381,7 @@ fn fail(completion: &mut Completion, trouble: &Trouble) {
     }
 }
 
-/// The statistics and the patch, in one file that `git apply` reads.
+/// The statistics and the patch, in one file that `git apply` accepts.
 fn diff_file(path: &Path, changes: &Changes) -> std::io::Result<File> {
     let mut file = fresh_at(path)?;
     let note = if changes.is_cut { "\n# Only the beginning of the patch.\n" } else { "" };
@@ -387,7 +389,7 @@ fn diff_file(path: &Path, changes: &Changes) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// The message of the commit: what the task was, for people, and its ids.
+/// The message of the commit: the task for people, and its ids.
 fn message(record: &Record, tree: &Worktree) -> String {
     let task = &record.task;
     let line = task.prompt.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("An empty prompt");

@@ -1,8 +1,8 @@
 //! The sandbox of a run: what bubblewrap shows to its processes.
 //!
-//! Only what is named here is visible: programs and libraries of the system, what the profile adds, the context's directory, and the
-//! configuration of the Claude CLI. Nothing has to be hidden, so nothing is forgotten: the agent's directory and keys, other contexts,
-//! the sockets of services and other processes do not exist in there.
+//! Only what is listed here is visible: programs and libraries of the system, what the profile adds, the context's directory, and the
+//! configuration of the Claude CLI. Nothing has to be hidden, so nothing can be forgotten: the agent's directory and keys, other contexts,
+//! the sockets of services, and other processes do not exist in the sandbox.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -19,8 +19,8 @@ use serde::{Deserialize, de};
 
 use crate::sandbox::egress::{Network, WayOut};
 
-/// The directories of programs and libraries, and the files with which they find users, hosts, certificates and other libraries. The rest of
-/// /etc has keys of all kinds.
+/// The directories of programs and libraries, and the files through which they find users, hosts, certificates and other libraries. The
+/// rest of /etc contains keys of all kinds.
 const SYSTEM: [&str; 34] = [
     "/usr",
     "/bin",
@@ -57,16 +57,16 @@ const SYSTEM: [&str; 34] = [
     "/etc/ssl/certs",
     "/etc/ssl/openssl.cnf",
 ];
-/// Settings and switches of the kernel, which root may change even without capabilities.
+/// Settings and switches of the kernel that root may change even without capabilities.
 const KERNEL: [&str; 7] = ["/proc/acpi", "/proc/fs", "/proc/mtrr", "/proc/pressure", "/proc/scsi", "/proc/sys", "/proc/sysrq-trigger"];
 const MAX_TMP_MIB: u64 = 1 << 20;
-/// The home of a run. It is empty at the start of each run but for the configuration of the Claude CLI.
+/// The home of a run. At the start of each run, it contains only the configuration of the Claude CLI.
 const HOME: &str = "/tmp/home";
-/// The sessions of the context's conversations, as its runs see them.
+/// Where the runs of a context see the sessions of its conversations.
 pub(crate) const SESSIONS: &str = "/tmp/home/.claude/projects";
-/// What the Claude CLI reads of its configuration and the user has written, or its provider. It is read-only, so that no run leaves anything
-/// there for others. What does not exist is there and empty: the CLI reads most of it again during a run, whose tools would be allowed what
-/// they write.
+/// The parts of the Claude CLI's configuration that the user or the provider has written. They are read-only, so that no run leaves
+/// anything there for others. Missing files are shown as empty ones: the CLI reads most of them again during a run, so the run's tools
+/// could otherwise grant themselves permissions by creating them.
 const CLAUDE_SETUP_FILES: [&str; 6] =
     ["CLAUDE.md", "policy-limits.json", "remote-settings.json", "scheduled_tasks.json", "settings.json", "settings.local.json"];
 const CLAUDE_SETUP_DIRS: [&str; 9] =
@@ -86,7 +86,7 @@ pub struct Sandbox {
     /// Further files and directories that runs may change.
     #[serde(default)]
     writable: Vec<PathBuf>,
-    /// The size of /tmp, in which the home is, and of /dev/shm.
+    /// The size in MiB of /tmp, which contains the home, and of /dev/shm.
     #[serde(default = "default_tmp_mib")]
     tmp_mib: u64,
 }
@@ -125,18 +125,18 @@ pub(crate) fn word_or_table<'de, D: Deserializer<'de>>(from: D) -> Result<Option
     from.deserialize_any(WordOrTable).map(Some)
 }
 
-/// What a run needs in its sandbox, beside the system and what the profile adds.
+/// What a run needs in its sandbox, besides the system and what the profile adds.
 #[derive(Debug)]
 pub struct Needs<'a> {
     /// The resolved path of its program.
     pub program: &'a Path,
     pub context_dir: &'a Path,
-    /// Files and directories that it only reads.
+    /// Files and directories that the run only reads.
     pub readable: Vec<PathBuf>,
-    /// Directories of the agent in which it writes.
+    /// Directories of the agent that the run may write.
     pub writable: Vec<PathBuf>,
     pub claude: Option<ClaudeDirs>,
-    /// How it reaches what the profile lists of the network.
+    /// The way to the network destinations that the profile lists.
     pub way_out: Option<&'a WayOut>,
 }
 
@@ -147,7 +147,7 @@ pub struct ClaudeDirs {
     pub config: PathBuf,
     /// The sessions of the context.
     pub sessions: PathBuf,
-    /// An empty file, which is shown in place of those that do not exist.
+    /// An empty file that is shown in place of files that do not exist.
     pub empty: PathBuf,
 }
 
@@ -162,21 +162,22 @@ impl Sandbox {
     /// The resolved path of that program.
     ///
     /// # Errors
-    /// It was removed since the agent's start, which has checked it.
+    /// The program was removed after the agent's start, which had checked it.
     pub fn installed(&self, profiles_dir: &Path) -> io::Result<PathBuf> {
         let gone = || io::Error::new(io::ErrorKind::NotFound, "bubblewrap is not installed any more");
         find_program(self.program(), profiles_dir).ok_or_else(gone)
     }
 
-    /// The same sandbox without what the profile adds to it, and without network: for the agent's own commands on what runs wrote.
+    /// The same sandbox without the profile's additions and without network, for the agent's own commands on files that runs wrote.
     pub fn with_nothing_added(&self) -> Self {
         Self { network: Network::Closed, readable: Vec::new(), writable: Vec::new(), ..self.clone() }
     }
 
-    /// The command that starts a program in the sandbox, without the program's own arguments. `bubblewrap` is the resolved path of that program.
+    /// The command that starts a program in the sandbox, without the program's own arguments. `bubblewrap` is the resolved path of
+    /// bubblewrap.
     pub fn command(&self, bubblewrap: &Path, hardening: &Hardening, profiles_dir: &Path, needs: &Needs<'_>) -> Vec<OsString> {
         let mut args = Args(hardening.program(bubblewrap));
-        // Processes of the sandbox can't see or signal others. All end with the first one, and that one ends with the run's supervisor.
+        // Processes in the sandbox can't see or signal others. All of them end with the first one, which ends with the run's supervisor.
         args.add(["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent", "--new-session"]);
         args.add(["--cap-drop", "ALL"]);
         args.add(hardening.namespaces());
@@ -206,7 +207,7 @@ impl Sandbox {
         }
         if let Some(claude) = &needs.claude {
             let to = Path::new(HOME).join(".claude");
-            // Something is mounted on each, and on what is in them, because that can be neither moved away nor replaced.
+            // These directories and their contents are mount points, because mount points can neither be moved away nor replaced.
             for dir in [Path::new(HOME), &to] {
                 args.add(hardening.directory_in_memory(dir, self.tmp_mib));
             }
@@ -233,7 +234,7 @@ impl Sandbox {
             way_out.mounts().into_iter().for_each(|(from, to)| args.mount("--ro-bind", from, to));
         }
         args.add([OsStr::new("--chdir"), needs.context_dir.as_os_str()]);
-        // Only what was mounted above can be written: not the directories in which it was mounted.
+        // Only the mounts above can be writable, and not the directories that contain them.
         args.add(["--remount-ro", "/", "--"]);
         args.add(needs.way_out.iter().flat_map(|way_out| way_out.words()));
         args.add([program]);
@@ -254,7 +255,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// The first of these paths that runs could see, with what shows it to them.
+    /// The first of these paths that runs could see, with the mount that would expose it.
     pub fn exposes<'p>(&self, profiles_dir: &Path, program: &Path, hidden: &'p [PathBuf]) -> Option<(&'p Path, PathBuf)> {
         let added = self.readable.iter().chain(&self.writable).map(|path| profiles_dir.join(path));
         let shown = SYSTEM.iter().map(PathBuf::from).chain(added).chain(program_in_sandbox(program).1);
@@ -269,15 +270,15 @@ impl Sandbox {
     }
 }
 
-/// The path by which a program is started in the sandbox, and what must be shown for that.
+/// The path by which a program is started in the sandbox, and what must be shown for it.
 fn program_in_sandbox(program: &Path) -> (PathBuf, Option<PathBuf>) {
     let is_system = |path: &Path| SYSTEM.iter().any(|dir| path.starts_with(dir));
     let real = fs::canonicalize(program).unwrap_or_else(|_| program.to_owned());
     if is_system(&real) {
-        // By its own name where that exists: some programs do what their name says.
+        // The program is started under its own name if that exists, because some programs behave according to their name.
         return (if is_system(program) { program.to_owned() } else { real }, None);
     }
-    // A program of a Node package needs the packages beside its own.
+    // A program in a Node package needs the packages next to its own.
     let packages = real.ancestors().filter(|dir| dir.ends_with("node_modules")).last().map(Path::to_owned);
     let shown = packages.unwrap_or_else(|| real.clone());
     (real, Some(shown))

@@ -1,4 +1,4 @@
-//! Tries the sandboxes of the profiles at the start of the agent: where one can't be made, every run would fail.
+//! Tries out the sandboxes of the profiles when the agent starts: if a sandbox can't be made, every run would fail.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,15 +15,16 @@ use crate::sandbox::egress::lacks_api;
 use crate::sandbox::hardening::Hardening;
 use crate::sandbox::syscall_filter;
 
-/// Adds one part of what hardens a sandbox.
+/// A function that enables one hardening measure.
 type Add<'a> = &'a dyn Fn(&mut Hardening);
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Finds out what hardens the sandboxes on this machine, too. `hidden` are the files and directories of the agent that runs must not see.
+/// Tries out the sandboxes, and determines which hardening measures work on this machine. `hidden` are the files and directories of the
+/// agent that runs must not see.
 ///
 /// # Errors
-/// A sandbox can't be made, or would show what is the agent's. The text says what to do.
+/// A sandbox can't be made, or would expose files of the agent. The text says what to do.
 pub(crate) async fn check(profiles: &Profiles, hidden: &[PathBuf], home: &Home) -> Result<Hardening, String> {
     let mut hardening = None;
     for (slug, profile) in profiles.all() {
@@ -49,7 +50,7 @@ pub(crate) async fn check(profiles: &Profiles, hidden: &[PathBuf], home: &Home) 
     Ok(hardening.unwrap_or_default())
 }
 
-/// What works of all that hardens a sandbox. Warns of what does not.
+/// The hardening measures that work here. Warns about those that do not.
 async fn find_hardening(sandbox: &Sandbox, profiles_dir: &Path, home: &Home) -> Result<Hardening, String> {
     let (mut found, mut missing) = (Hardening::default(), Vec::new());
     let filter = write_filter(home)?;
@@ -76,7 +77,7 @@ async fn find_hardening(sandbox: &Sandbox, profiles_dir: &Path, home: &Home) -> 
     Ok(found)
 }
 
-/// `None`: there is no filter for this architecture.
+/// Writes the filter of system calls. `None`: there is no filter for this architecture.
 fn write_filter(home: &Home) -> Result<Option<PathBuf>, String> {
     let Ok(filter) = syscall_filter::bytes() else { return Ok(None) };
     let path = home.syscall_filter();
@@ -104,7 +105,7 @@ pub(crate) async fn try_it(sandbox: &Sandbox, hardening: &Hardening, profiles_di
     })
 }
 
-/// Makes the sandbox once. `dir` is a directory that is shown for that.
+/// Makes the sandbox once. `dir` is a directory to be shown in it.
 async fn try_made(sandbox: &Sandbox, hardening: &Hardening, profiles_dir: &Path, dir: &Path) -> Result<(), String> {
     let bubblewrap = find_program(sandbox.program(), profiles_dir).ok_or("bubblewrap is not installed")?;
     let tried = find_program(Path::new("true"), profiles_dir).unwrap_or_else(|| PathBuf::from("/bin/true"));

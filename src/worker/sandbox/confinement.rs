@@ -1,9 +1,9 @@
-//! How commands on what runs wrote are confined.
+//! Confines the agent's commands on files that runs wrote.
 //!
-//! Git executes what the settings of a repository name (filters, monitors, programs for signatures), and runs write such settings. So a git
-//! command of the agent on a repository or a worktree of runs has no more rights than the run itself: where the profile has a sandbox, it is
-//! executed in one that shows the worktree and its repository only, without network. It is a process of the run: in the run's cgroup, without
-//! the agent's environment, and ended with it.
+//! Git executes programs that the settings of a repository name (filters, monitors, programs for signatures), and runs write such settings.
+//! So a git command of the agent on a repository or a worktree of runs has no more rights than the run itself. If the profile has a
+//! sandbox, the command is executed in a sandbox without network that shows only the worktree and its repository. It is a process of the
+//! run: in the run's cgroup, without the agent's environment, and ended together with the run.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -23,9 +23,9 @@ use crate::sandbox::bubblewrap::{Needs, Sandbox};
 use crate::sandbox::hardening::Hardening;
 use crate::supervisor::cleanup;
 
-/// Enters the cgroup that is named first, and becomes the command that follows.
+/// Enters the cgroup given as the first argument, and becomes the command that follows.
 const IN_CGROUP: &str = r#"echo 0 >"$0/cgroup.procs" && exec "$@""#;
-/// What commands get of the agent's environment: without the home of the user where they are in a sandbox, which has one of its own.
+/// The variables of the agent that commands inherit. A sandbox sets a HOME of its own.
 const PASSED: [&str; 2] = ["PATH", "HOME"];
 
 /// The confinement of commands for one run.
@@ -33,9 +33,9 @@ const PASSED: [&str; 2] = ["PATH", "HOME"];
 pub(crate) struct Confinement {
     sandbox: Option<Wrapper>,
     cgroup: Option<PathBuf>,
-    /// The most bytes that the run's directories may take on the disk.
+    /// The maximum number of bytes that the run's directories may take on the disk.
     pub disk_limit: Option<u64>,
-    /// By these two, a later agent finds the processes, too: they are in the environment.
+    /// The lease and the agent's directory are in the environment of the commands, so that a later agent finds their processes, too.
     lease: String,
     home: PathBuf,
 }
@@ -49,7 +49,7 @@ struct Wrapper {
     profiles_dir: PathBuf,
 }
 
-/// What a command needs in its sandbox, beside programs and libraries of the system.
+/// What a command needs in its sandbox, besides the programs and libraries of the system.
 #[derive(Debug)]
 pub(crate) struct Shown<'a> {
     /// The worktree. It must exist.
@@ -59,7 +59,7 @@ pub(crate) struct Shown<'a> {
 }
 
 impl Confinement {
-    /// Prepares the confinement for commands while no process of the run is alive. Commands that a killed agent has left are ended.
+    /// Prepares the confinement for commands while no process of the run is alive. Ends commands that a killed agent has left.
     ///
     /// # Errors
     /// The sandbox or the cgroup can't be made.
@@ -71,13 +71,13 @@ impl Confinement {
         Ok(Self { sandbox, cgroup, disk_limit: profile.limits.disk_bytes(), lease, home })
     }
 
-    /// Finds the processes of its commands.
+    /// A function that finds the processes of the confined commands.
     pub(crate) fn processes(&self) -> impl Fn() -> Vec<i32> + Clone + Send + 'static {
         let (cgroup, lease) = (self.cgroup.clone(), self.lease.clone());
         move || cgroup.as_deref().map_or_else(|| process::of_lease(&lease), cgroup::members)
     }
 
-    /// The command, confined. Of its environment, only what was set for it counts.
+    /// The command in its confinement. Of its environment, only variables that were set explicitly are passed on.
     pub(crate) fn command(&self, plain: &Command, shown: &Shown<'_>) -> Command {
         let plain = plain.as_std();
         let mut words: Vec<OsString> = Vec::new();
@@ -99,7 +99,7 @@ impl Confinement {
     }
 }
 
-/// Ends what confined commands have left, with their cgroup. No process of the run itself is alive.
+/// Ends remaining confined commands, and removes their cgroup. No process of the run itself is alive.
 pub(crate) async fn end_commands(dir: &RunDir) {
     cleanup::end(dir, None, &dir.lease(), Duration::ZERO).await;
 }
@@ -111,7 +111,7 @@ impl Wrapper {
         Ok(Self { program, sandbox: sandbox.with_nothing_added(), hardening: agent.hardening.clone(), profiles_dir })
     }
 
-    /// The words that start this program in the sandbox.
+    /// The command line that starts this program in the sandbox.
     fn words(&self, program: &OsStr, shown: &Shown<'_>) -> Vec<OsString> {
         let program = find_program(Path::new(program), &self.profiles_dir).unwrap_or_else(|| program.into());
         let (readable, writable) = (shown.readable.clone(), shown.writable.clone());

@@ -1,5 +1,5 @@
-//! What confines the processes of a run: the sandbox that bubblewrap makes, the hosts that a run may reach, and the checks at the start of the
-//! agent that they work on this machine.
+//! Confines the processes of a run: the sandbox that bubblewrap makes, the hosts that a run may reach, and checks at the agent's start that
+//! both work on this machine.
 
 pub(crate) mod bubblewrap;
 pub(crate) mod check;

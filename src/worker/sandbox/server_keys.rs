@@ -1,4 +1,4 @@
-//! Whether the server on this machine needs keys, where runs in a sandbox reach it.
+//! Checks that the server needs keys if it is on this machine and runs in a sandbox can reach it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,8 +10,8 @@ use crate::sandbox::bubblewrap::Sandbox;
 use bloom_client::{Client, Tls};
 
 /// # Errors
-/// Runs of a profile with a sandbox could call the server without a key: the sandbox would be no boundary, because they could have other
-/// programs run, without a sandbox.
+/// Runs of a profile with a sandbox could call the server without a key. Then the sandbox would be no boundary, because runs could make the
+/// server execute other programs outside of it.
 pub(crate) async fn check(profiles: &Profiles, server: &str, tls: &Tls) -> Result<(), String> {
     let Some((addresses, port)) = on_this_machine(server) else { return Ok(()) };
     let reaches = |sandbox: &Sandbox| addresses.iter().any(|address| sandbox.network.reaches(*address, port));
@@ -22,12 +22,13 @@ pub(crate) async fn check(profiles: &Profiles, server: &str, tls: &Tls) -> Resul
             "profile {slug}: the runs in its sandbox reach the server {server}, which needs no key, so they could have anything run on this \
              machine: start the server with RUNTIME_API_KEY, or set network = false (or a list of hosts) in the sandbox"
         )),
-        // It needs one. A server that can't be reached has just registered this agent, and is asked again at the next start.
+        // The server needs a key. If it can't be reached now, it is asked again at the next start; it was reachable when the agent
+        // registered.
         Err(_) => Ok(()),
     }
 }
 
-/// The addresses and the port of a server on this machine; `None` if it is on another one.
+/// The addresses and the port of a server on this machine; `None` if it is on another machine.
 fn on_this_machine(server: &str) -> Option<(Vec<IpAddr>, u16)> {
     let url = Url::parse(server).ok()?;
     let host = url.host_str()?.trim_matches(['[', ']']);

@@ -35,7 +35,7 @@ pub(crate) struct Offer {
     pub status: WorkerStatus,
     /// The agent slugs that the worker takes now; `None` for all.
     agents: Option<Vec<String>>,
-    /// Those that it does not, although it takes all: the server learns them from the pauses.
+    /// The slugs that it does not take although it takes all others. The server learns them from the pauses.
     closed: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ impl Agent {
         self.settings.push_server.as_ref().is_some_and(|push_server| push_server.push_only)
     }
 
-    /// A URL of an earlier start with a push server is removed.
+    /// Registers, and removes a URL that an earlier start with a push server has left.
     ///
     /// If the server refuses the first registration, the agent ends with an error for the user, unless runs of an earlier process must
     /// still be finished. Other failures are retried forever.
@@ -78,12 +78,12 @@ impl Agent {
         }
     }
 
-    /// The same, if runs in sandboxes can't call the server without a key.
+    /// Registers, and checks that runs in sandboxes can't call the server without a key.
     pub(crate) async fn register_safely(&self) -> Result<(), String> {
         self.register_first().await?;
         let checked = server_keys::check(&self.settings.profiles, self.client.server(), &self.settings.tls).await;
         if checked.is_err() {
-            // Its name is free again.
+            // Its name becomes free again.
             let _ = tokio::time::timeout(STOP_LIMIT, self.go_offline()).await;
         }
         checked
@@ -93,7 +93,7 @@ impl Agent {
         self.settings.push_server.as_ref().map(|push_server| push_server.url.as_str())
     }
 
-    /// Registers again. An agent that does not listen leaves the URL as it is: the control plane may have set it.
+    /// Registers again. An agent without a push server does not change the URL: the control plane may have set it.
     async fn register(&self, offer: Offer) -> Result<(), client::Error> {
         self.register_with_url(offer, self.url()).await
     }
@@ -112,7 +112,8 @@ impl Agent {
             pauses: if offer.status == WorkerStatus::Offline { List::default() } else { self.told_pauses() },
             ..NewWorker::default()
         };
-        // The server takes the registration over from the control plane; only that the agent stops it learns at once.
+        // The server copies the registration from the control plane. Only the end of the agent is reported to it directly, so that it
+        // learns of it at once.
         if let Some(membridge) = &self.membridge {
             match offer.status {
                 WorkerStatus::Offline => membridge.remove(&self.name).await?,
@@ -131,7 +132,7 @@ impl Agent {
 
     pub(crate) fn capabilities(&self, agents: Option<Vec<String>>) -> GivenCapabilities {
         let known = NewCapabilities {
-            // Servers lease and push only to workers with this capability, and a worker with a push server must get pushes.
+            // Servers lease and push tasks only to workers with this capability, and a worker with a push server must get pushes.
             claude_cli: Some(self.settings.profiles.run_claude() || self.settings.push_server.is_some()),
             max_concurrency: Some(Int(self.settings.max_concurrency.into())),
             labels: Some(self.settings.labels.iter().cloned().collect()),
@@ -144,7 +145,8 @@ impl Agent {
         GivenCapabilities { known, ..GivenCapabilities::default() }
     }
 
-    /// A pause of an account or of a profile closes its slugs. If no slug is left, or the profile `default` is one of them, it closes the worker.
+    /// What the worker offers at present. A pause of an account or of a profile closes its slugs. It closes the whole worker if no slug is
+    /// left, or if the profile `default` is one of them.
     pub(crate) fn offer(&self) -> Offer {
         let agents = self.settings.profiles.slugs();
         if self.draining.load(Ordering::Relaxed) {
@@ -154,7 +156,7 @@ impl Agent {
         if let Some(open) = open.filter(|open| !open.is_empty()) {
             return Offer::new(WorkerStatus::Online, Some(open));
         }
-        // An agent with the profile `default` serves the others: the server reads in its pauses which slugs it does not.
+        // An agent with the profile `default` serves all other slugs; the server learns from the pauses which ones it does not.
         let closes = |slugs: &Option<Vec<String>>| slugs.as_ref().is_none_or(|slugs| agents.is_some() && !slugs.is_empty());
         let pauses = self.pauses_now();
         let causes: Vec<PauseCause> = pauses.iter().filter(|(.., slugs)| closes(slugs)).map(|(_, pause, _)| pause.cause).collect();
@@ -180,7 +182,7 @@ impl Agent {
             let offer = self.offer();
             let mut wait = REPORT_EVERY;
             if offer != reported || reported_at.elapsed() >= REPORT_EVERY {
-                // Not cancelled by `stopped`: a cancelled call could still reach the server, after the status `offline`.
+                // `stopped` does not cancel this call: a cancelled call could still reach the server, after the status `offline`.
                 match self.register(offer.clone()).await {
                     Ok(()) => {
                         if offer != reported {
@@ -207,7 +209,7 @@ impl Agent {
         }
     }
 
-    /// Registers as offline, so that the server gives no more tasks, and releases a task that it gave just before.
+    /// Registers as offline, so that the server assigns no more tasks, and releases a task that the server assigned just before.
     pub(crate) async fn go_offline(&self) {
         if let Err(error) = self.register(Offer::new(WorkerStatus::Offline, self.settings.profiles.slugs())).await {
             return tracing::warn!(%error, "the server could not be informed that this worker stops");
@@ -221,12 +223,12 @@ impl Agent {
     }
 }
 
-/// What to do if the server refused the call because of the scope of the agent's key; the empty text for other failures.
+/// What to do if the server refused the call because of the scope of the agent's key; empty for other failures.
 fn advice(error: &client::Error, worker: &str) -> String {
     let told = error.to_string();
     match told.strip_prefix(WRONG_SCOPE).filter(|_| error.status() == Some(403)) {
         None => String::new(),
-        // It need not be replaced: it only has to be given as what it is.
+        // The token need not be replaced: it only has to be passed with the right option.
         Some(scope) if scope.trim_start().starts_with(Scope::Join.as_str()) => {
             "\nThis is a join token, which the agent exchanges for a key of its own: give its file with --join-token-file instead of --key-file".into()
         }
@@ -236,7 +238,7 @@ fn advice(error: &client::Error, worker: &str) -> String {
 
 /// How to create a key for this worker.
 fn create_key(worker: &str) -> String {
-    // Names of workers may have characters that names of keys and of files do not have.
+    // Worker names may have characters that are not allowed in names of keys and of files.
     let key = if is_key_name(worker) { worker } else { "NAME" };
     format!(
         "\nCreate a key for this worker, with a key that has the scope admin: bloom-runtime key create {key} --scope worker --worker \

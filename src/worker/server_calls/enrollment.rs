@@ -1,4 +1,4 @@
-//! The agent's own key, which it gets for a join token and keeps in its directory.
+//! The agent's own key, which it gets in exchange for a join token and stores in its directory.
 
 use std::io;
 
@@ -23,10 +23,10 @@ struct Kept {
     key: String,
 }
 
-/// The key that was kept. With a join token that was not used here before, a new one that the token is exchanged for, and which is kept.
+/// The stored key. If there is a join token that was not used here before, it is exchanged for a new key, which is stored.
 ///
 /// # Errors
-/// The server refuses the token, or the key can't be kept. The text says what to do.
+/// The server refuses the token, or the key can't be stored. The text says what to do.
 pub(crate) async fn key(home: &Home, client: &Client, worker: &str, token: Option<&SecretString>) -> Result<Option<SecretString>, String> {
     let server = client.server();
     let kept = read_json::<Kept>(&home.key_path()).filter(|kept| kept.server == server && kept.worker == worker);

@@ -1,4 +1,4 @@
-//! Sends the events of all runs of this agent, in one call at a time: however many runs there are, their events take the same number of calls.
+//! Sends the events of all runs of this agent in one call at a time. So the number of calls does not depend on the number of runs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use bloom_client::{CALL_LIMIT, Error, part};
 const POLL_EVERY: Duration = Duration::from_millis(100);
 /// How many times the last events of a run are sent before they are given up.
 const PATIENCE: u32 = 5;
-/// Runs in one call. The server takes 1,000.
+/// The maximum number of runs in one call. The server accepts 1,000.
 const MAX_RUNS: usize = 500;
 
 /// The runs whose events are to be sent.
@@ -38,16 +38,16 @@ struct Run {
     task: Uuid,
     lease: Uuid,
     events: EventReader,
-    /// No event will be added.
+    /// Cancelled when no more events will be added.
     is_over: CancellationToken,
     failures_at_end: u32,
-    /// Of the calls in which the server could not store events of this run, while it could store those of others.
+    /// The backoff after calls in which the server could not store events of this run, while it could store those of others.
     backoff: Backoff,
     not_before: Option<Instant>,
     _sent: DropGuard,
 }
 
-/// The events of a run, on their way.
+/// The sending of one run's events.
 #[derive(Debug)]
 pub(crate) struct Sending {
     is_over: CancellationToken,
@@ -64,7 +64,7 @@ impl Runs {
         sending
     }
 
-    /// No event of this run is added any more.
+    /// Declares that no more events of this run are added.
     pub(crate) fn end(&self, sending: &Sending) {
         sending.is_over.cancel();
         self.changed.notify_one();
@@ -72,13 +72,13 @@ impl Runs {
 }
 
 impl Sending {
-    /// Waits until all events are sent, or given up.
+    /// Waits until all events are sent or given up.
     pub(crate) async fn sent(&self) {
         self.sent.cancelled().await;
     }
 }
 
-/// The next call: the runs with the positions behind their events, and these events.
+/// The next call: the events, and the runs with the positions after their events.
 #[derive(Default)]
 struct Call {
     runs: Vec<(Run, u64)>,
@@ -86,7 +86,7 @@ struct Call {
 }
 
 impl Agent {
-    /// Sends the events of all runs, for ever.
+    /// Sends the events of all runs, forever.
     pub(crate) async fn send_events(self: Arc<Self>) {
         let mut runs = VecDeque::new();
         let mut backoff = Backoff::default();
@@ -107,10 +107,10 @@ impl Agent {
         }
     }
 
-    /// Sends the events of these runs, and puts those runs behind the others that may have more.
+    /// Sends the events of these runs, and moves the runs behind others that may have more.
     ///
     /// # Errors
-    /// The server could not be reached, or not answer; the runs are behind the others, to be sent again.
+    /// The server could not be reached, or could not answer. The runs are behind the others, and will be sent again.
     async fn send_together(&self, call: Call, runs: &mut VecDeque<Run>) -> Result<(), Error> {
         let path = format!("api/runtime/workers/{}/events", part(&self.name));
         let body = WorkerEvents { runs: List(call.events) };
@@ -148,7 +148,7 @@ impl Agent {
     }
 }
 
-/// Takes the runs that have new events, as far as one call has room for them. Runs that are over and have none are dropped.
+/// Takes new events from as many runs as fit into one call. Drops runs that are over and have no events left.
 fn next_call(runs: &mut VecDeque<Run>) -> Call {
     let mut call = Call::default();
     let mut bytes = 0;

@@ -1,4 +1,4 @@
-//! What the agent knows of a lease that it has.
+//! What the agent stores in memory about a lease that it holds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,30 +10,30 @@ use crate::run::task::Task;
 use crate::run::verdict::Stop;
 use bloom_core::task::Session;
 
-/// A lease that this agent has.
+/// A lease that this agent holds.
 pub(crate) struct HeldLease {
     pub task: Uuid,
-    /// Where its run works and converses.
+    /// The context in which its run works and converses.
     pub context: Option<String>,
-    /// Its run follows the others of its context, and they follow it.
+    /// Whether its run and the other runs of its context wait for one another.
     pub follows: bool,
     pub ttl: Duration,
-    /// No other worker can have the task before this time: the TTL counts from when the last renewal was sent. On the
-    /// [`boot_clock`](crate::machine::boot_clock).
+    /// No other worker can have the task before this time, on the [`boot_clock`](crate::machine::boot_clock). The TTL counts from when the
+    /// last renewal was sent.
     pub valid_until: u64,
     pub stop: watch::Sender<Option<Stop>>,
-    /// Notified when a person has answered what its run asks.
+    /// Notified when a person has answered a question of its run.
     pub answered: Arc<Notify>,
-    /// The server has renewed it for this process.
+    /// Whether the server has renewed the lease for this process of the agent.
     pub is_renewed: bool,
-    /// Its process may be started, or was.
+    /// Whether its process may be started, or was started.
     pub has_begun: bool,
-    /// The run has ended, and only its verdict is still to be delivered.
+    /// The run has ended, and only its verdict must still be delivered.
     pub is_over: bool,
 }
 
 impl HeldLease {
-    /// `in_worktree`: the context has one.
+    /// `in_worktree`: the context has a worktree.
     pub(crate) fn new(task: &Task, ttl: Duration, valid_until: u64, in_worktree: bool, stop: Option<Stop>) -> Self {
         // Two runs in one worktree would commit each other's changes, and write while the agent's git reads.
         let follows = task.session == Session::Context || task.project.is_some() || in_worktree;
@@ -46,7 +46,7 @@ impl HeldLease {
         }
     }
 
-    /// Only a verdict is delivered for it.
+    /// A lease for which only a verdict is delivered.
     pub(crate) fn over(task: Uuid, ttl: Duration, valid_until: u64) -> Self {
         let stop = watch::Sender::new(None);
         let answered = Arc::default();

@@ -1,4 +1,4 @@
-//! What the agent does when another one has its name: it takes no more tasks, and its runs end where they are.
+//! What the agent does when another agent has its name: it takes no more tasks, but completes its runs.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use bloom_client as client;
 use bloom_core::command::OTHER_AGENT;
 
 impl Agent {
-    /// Takes note of a refusal, if it says that another agent has this one's name, and not just that it had it before.
+    /// Records a refusal if it says that another agent has this one's name now, and not only that it had the name before.
     pub(crate) fn note_if_replaced(&self, error: &client::Error) {
         if self.membridge.as_ref().is_some_and(Membridge::is_new) {
             return;
@@ -25,14 +25,14 @@ impl Agent {
         self.replaced.borrow().is_some()
     }
 
-    /// Waits until another agent has this one's name. Returns what the server says about it.
+    /// Waits until another agent has this one's name. Returns the server's text about it.
     pub(crate) async fn until_replaced(&self) -> String {
         let mut replaced = self.replaced.subscribe();
         let why = replaced.wait_for(Option::is_some).await;
         why.ok().and_then(|why| why.clone()).unwrap_or_default()
     }
 
-    /// Waits until the runs have ended, because their leases are still this agent's: nobody else runs their tasks.
+    /// Waits until the runs have ended. Their leases are still this agent's, so nobody else runs their tasks.
     pub(crate) async fn let_runs_end(&self, why: &str, shutdown: &CancellationToken) {
         tracing::error!(runs = self.lock().len(), why, "this agent takes no more tasks, and stops when its runs have ended");
         self.draining.store(true, Ordering::Relaxed);

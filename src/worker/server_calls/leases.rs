@@ -43,12 +43,12 @@ const CHECK_EVERY: Duration = Duration::from_millis(100);
 /// How long the completion of a run waits for its last events to be sent.
 const EVENTS_FIRST: Duration = Duration::from_secs(3);
 
-/// How long before its expiry a lease that could not be renewed counts as lost, so that its run has ended when it expires.
+/// How long before its expiry a lease that could not be renewed counts as lost. The run must have ended when the lease expires.
 fn safety(ttl: Duration) -> Duration {
     (TERM_GRACE + Duration::from_secs(1)).min(ttl / 5)
 }
 
-/// Whether the run of this lease may begin. Of those that wait for one another, the one with the oldest lease is next.
+/// Whether the run of this lease may begin. Of runs that wait for one another, the one with the oldest lease is next.
 fn is_next(runs: &BTreeMap<Uuid, HeldLease>, lease: Uuid) -> bool {
     let Some(own) = runs.get(&lease).filter(|own| own.is_renewed) else { return false };
     runs.iter().filter(|(id, other)| **id != lease && !other.is_over).all(|(id, other)| {
@@ -59,7 +59,8 @@ fn is_next(runs: &BTreeMap<Uuid, HeldLease>, lease: Uuid) -> bool {
 }
 
 impl Agent {
-    /// Keeps a claim open while the agent takes new tasks. Cancels and drains come with the answer, or at other times with heartbeats.
+    /// Keeps a claim open while the agent takes new tasks. Cancellations and drains arrive with the answer, or at other times with
+    /// heartbeats.
     pub(crate) async fn claim_always(self: Arc<Self>, stopped: CancellationToken) {
         let mut backoff = Backoff::default();
         let path = format!("api/runtime/workers/{}/claim", client::part(&self.name));
@@ -85,7 +86,7 @@ impl Agent {
                 Ok(claimed) => {
                     backoff = Backoff::default();
                     let came_empty = claimed.leases.is_empty();
-                    // Before the tasks, because those whose account is paused are handed back.
+                    // Before the tasks are taken, because tasks of paused accounts are handed back.
                     if self.heed(&claimed.directives) {
                         self.tell_pauses().await;
                     }
@@ -116,7 +117,7 @@ impl Agent {
         }
     }
 
-    /// The body of a claim, with the leases that the agent has already.
+    /// The body of a claim, with the leases that the agent already has.
     pub(crate) fn claim(&self, wait_sec: i64) -> Claim {
         let max = Int(self.settings.max_concurrency.into());
         let held = Some(self.lock().keys().copied().collect());
@@ -127,12 +128,12 @@ impl Agent {
         self.settings.profiles.shared_accounts().into_iter().collect()
     }
 
-    /// Whether the agent claims tasks now.
+    /// Whether the agent claims tasks at present.
     fn claims(&self) -> bool {
         !self.is_push_only() && !self.is_replaced() && self.drained_since().is_none() && self.offer().status == WorkerStatus::Online
     }
 
-    /// Handles 404: this worker was removed at the server, and its leases ended with it. Stops all runs and registers again.
+    /// Handles status 404: this worker was removed from the server, and its leases ended with it. Stops all runs and registers again.
     async fn register_if_removed(&self, error: &client::Error) {
         if error.status() == Some(404) {
             self.stop_where(Stop::LeaseLost, |_, _| true);
@@ -170,9 +171,10 @@ impl Agent {
         });
     }
 
-    /// Starts the run of a lease that the agent does not have yet. Returns false if it can't be stored on disk and was not started.
+    /// Starts the run of a lease that the agent does not have yet. Returns false if the lease can't be stored on disk; then the run is not
+    /// started.
     pub(crate) fn accept(self: &Arc<Self>, lease: Lease, task: Task) -> bool {
-        // The server gave the task before it knew that the agent takes no new tasks.
+        // The server assigned the task before it knew that the agent takes no new tasks.
         let unwanted = self.draining.load(Ordering::Relaxed) || self.is_closed_for(&task.agent_slug);
         let ttl = lease.ttl();
         // The age of the lease is unknown, so it is renewed before its process starts.
@@ -198,8 +200,8 @@ impl Agent {
         true
     }
 
-    /// Waits until the server has renewed the lease, and no other run of the task or of its context is left here: a dispatch call pushes a
-    /// task also while another one of its context runs. Returns false if the run was stopped meanwhile.
+    /// Waits until the server has renewed the lease and no other run of the task or of its context is left on this worker: a dispatch call
+    /// pushes a task even while another one of its context runs. Returns false if the run was stopped meanwhile.
     pub(crate) async fn is_ours(&self, lease: Uuid, stop: &mut watch::Receiver<Option<Stop>>) -> bool {
         loop {
             let changed = self.changed.notified();
@@ -222,7 +224,7 @@ impl Agent {
         }
     }
 
-    /// When the run of this lease must have ended, unless the lease is renewed, on the [`boot_clock`](crate::machine::boot_clock).
+    /// When the run of this lease must have ended unless the lease is renewed, on the [`boot_clock`](crate::machine::boot_clock).
     pub(crate) fn run_must_end_by(&self, lease: Uuid) -> Option<u64> {
         self.lock().get(&lease).map(|held| held.valid_until.saturating_sub(millis(safety(held.ttl))))
     }
@@ -232,14 +234,14 @@ impl Agent {
         self.changed.notify_waiters();
     }
 
-    /// Executes a run and delivers its verdict until the server has acknowledged it.
+    /// Executes a run and delivers its verdict until the server acknowledges it.
     pub(crate) async fn see_through(self: Arc<Self>, dir: RunDir, record: Record, stop: watch::Receiver<Option<Stop>>) {
         let traced = TracedRun::of(&self, &record);
         let log = self.settings.traces.log_span(traced.context);
         let (task, lease, copy) = (record.task.id, record.lease.id, RunDir::new(dir.path().to_owned()));
         let run = tokio::spawn(self.clone().run_and_report(dir, record, stop, traced).instrument(log));
         let Err(error) = run.await else { return };
-        // Else the lease would be renewed for ever, without a run. A thread that can't be started is a panic, too.
+        // Otherwise the lease would be renewed forever without a run. A thread that can't be started panics, too.
         tracing::error!(%task, %lease, %error, "the agent failed; the run is ended, and its task is handed back");
         cleanup::end(&copy, None, &lease.to_string(), TERM_GRACE).await;
         self.ended(lease);
@@ -286,7 +288,7 @@ impl Agent {
             let reason = completion.reason.map(Reason::as_str);
             tracing::info!(%task, %lease, status = %completion.status, reason, duration_ms = completion.metrics.duration_ms.0, "run ended");
         }
-        // The last events are sent before the verdict if that takes only a moment. The server accepts them afterwards, too.
+        // The last events are sent before the verdict if that takes only a moment. The server also accepts them afterwards.
         if let Some(sending) = &sending {
             let _ = tokio::time::timeout(EVENTS_FIRST, sending.sent()).await;
         }
@@ -305,7 +307,7 @@ impl Agent {
         self.changed.notify_waiters();
     }
 
-    /// Stops the runs whose leases are about to expire, and hands back those whose drain grace is over, even while calls hang.
+    /// Stops runs whose leases are about to expire, and hands back runs whose drain grace is over, even while calls hang.
     pub(crate) async fn watch_leases(self: Arc<Self>, stopped: CancellationToken) {
         loop {
             self.stop_where(Stop::LeaseLost, |_, held| held.valid_until <= now().saturating_add(millis(safety(held.ttl))));
@@ -328,9 +330,9 @@ impl Agent {
                 (runs.keys().copied().collect(), runs.values().map(|held| held.ttl / 3).min().unwrap_or(CALL_LIMIT))
             };
             let every = third.clamp(Duration::from_millis(200), HEARTBEAT_EVERY);
-            // A slow network must not lose leases that a longer wait keeps: there is time for another call before the TTL is over.
+            // A longer limit keeps leases on a slow network, and still leaves time for another call before the TTL is over.
             let limit = third.clamp(SHORTEST_LIMIT, CALL_LIMIT);
-            // A claim is a sign of life, too, so without leases an agent that claims sends no heartbeats.
+            // A claim also shows that the agent is alive, so an agent that claims sends no heartbeats while it has no leases.
             if !leases.0.is_empty() || !self.claims() {
                 let sent = Stamp::now();
                 let sign = WorkerHeartbeat { leases, instance: Some(Id(self.instance)), accounts: self.shared_accounts() };
@@ -342,7 +344,7 @@ impl Agent {
                             self.heed(&renewed.directives);
                             self.follow(&renewed.directives);
                         }
-                        // The leases are not lost because a call failed: they are valid until they expire.
+                        // A failed call does not end the leases: they are valid until they expire.
                         Err(error) => {
                             tracing::warn!(%error, "the leases could not be renewed; trying again");
                             self.register_if_removed(&error).await;

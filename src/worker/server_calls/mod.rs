@@ -1,4 +1,5 @@
-//! What the agent and its server say to each other: claims and heartbeats, the events and the ends of runs, and the registration with its keys.
+//! The communication between the agent and its server: claims and heartbeats, the events and verdicts of runs, and the registration with
+//! its keys.
 
 pub(crate) mod availability;
 pub(crate) mod enrollment;

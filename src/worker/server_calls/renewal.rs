@@ -1,4 +1,4 @@
-//! Follows the files of the agent's key, its join token and its TLS, which may be replaced while it runs.
+//! Watches the files of the agent's key, its join token and its TLS configuration, which may be replaced while it runs.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::server_calls::enrollment;
 use crate::{Agent, Settings};
 use bloom_client::{Client, read_key};
 
-/// The interval at which the files are read. Their contents are compared, so links that lead elsewhere are seen as well.
+/// The interval at which the files are read. Their contents are compared, so that changed symbolic links are noticed as well.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Where keys come from that may be replaced.
+/// The files of keys that may be replaced.
 #[derive(Clone, Debug, Default)]
 pub struct RenewableFiles {
     /// The file with the server's key; `None` if the key is from elsewhere.
@@ -37,7 +37,7 @@ fn ticks() -> Interval {
     ticks
 }
 
-/// What is wrong with a file that has changed.
+/// What is wrong with a changed file.
 #[derive(Default)]
 struct Trouble {
     failed: Option<String>,
@@ -45,7 +45,8 @@ struct Trouble {
 }
 
 impl Trouble {
-    /// Logs it at the second time: at the first one, somebody may be just replacing one file after the other.
+    /// Logs the trouble when it is seen for the second time: at the first time, somebody may be in the middle of replacing the files one by
+    /// one.
     fn tell(&mut self, what: &str, failed: Option<String>) {
         self.is_logged &= self.failed == failed;
         if let Some(error) = &failed
@@ -67,7 +68,7 @@ impl Agent {
         }
     }
 
-    /// Calls use what the files contain. The file of the key is also read when the server refuses the key.
+    /// Makes calls use the current contents of the files. The key file is also read when the server refuses the key.
     async fn follow_tls_and_key(self: &Arc<Self>) {
         let mut tls = self.settings.tls.clone();
         if !tls.has_files() && self.settings.renewable.key.is_none() {
@@ -91,7 +92,7 @@ impl Agent {
         }
     }
 
-    /// Exchanges each new join token for a new key of this worker. A file that is gone is none: its token is used up.
+    /// Exchanges each new join token for a new key of this worker. A missing file is ignored: its token is used up.
     async fn follow_join_token(self: &Arc<Self>) {
         let Some(file) = self.settings.renewable.join_token.clone() else { return };
         let mut known = self.settings.join_token.clone();

@@ -1,4 +1,4 @@
-//! Reports the verdict of a run to the server until that is acknowledged.
+//! Reports the verdict of a run to the server until the server acknowledges it.
 
 use std::time::{Duration, Instant};
 
@@ -17,12 +17,12 @@ use bloom_api::values::{Id, List};
 use bloom_client::{CALL_LIMIT, Client, Error, part};
 use bloom_core::task::{Outcome, Reason};
 
-/// The time limit of a completion, without the time for its output.
+/// The time limit of a completion, not counting the time for its output.
 const COMPLETE_LIMIT: Duration = Duration::from_secs(120);
-/// Bytes of output that take a second on the slowest line: the server takes 64 KiB of a body, in which they may be escaped.
+/// Bytes of output per second on the slowest connection. The server expects 64 KiB of a body per second, in which output may be escaped.
 const SLOWEST: usize = 16 << 10;
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
-/// The maximum without jitter, which adds up to as much again.
+/// The maximum wait without jitter, which adds up to the same again.
 const LONGEST_WAIT: Duration = Duration::from_millis(7_500);
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(15);
 
@@ -53,7 +53,7 @@ pub(crate) fn may_pass(error: &Error) -> bool {
     error.is_passing() || matches!(error.status(), Some(401 | 403)) || matches!(error, Error::Garbled(_))
 }
 
-/// Sends a run's verdict until the server accepts or refuses it, by a client of this agent.
+/// Sends a run's verdict with a client of this agent, until the server accepts or refuses it.
 pub(crate) async fn deliver(agent: &Agent, client: &Client, task: Uuid, lease: Uuid, verdict: Verdict) {
     match verdict {
         Verdict::Release { reason } => {

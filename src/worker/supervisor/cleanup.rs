@@ -1,4 +1,4 @@
-//! Ends what is left of a run: usually nothing, because its supervisor has ended everything.
+//! Ends the remaining processes of a run. Usually there are none, because the supervisor has ended them all.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ const POLL_EVERY: Duration = Duration::from_millis(20);
 /// Ends the supervisor and all processes of a run. Returns false if some are still alive.
 pub(crate) async fn end(dir: &RunDir, supervisor: Option<Leader>, lease: &str, grace: Duration) -> bool {
     let leaf = dir.cgroup();
-    // Without its supervisor, a run has no time to finish.
+    // Without its supervisor, a run gets no time to finish.
     if let Some(leaf) = leaf.as_deref().filter(|_| !supervisor.is_some_and(|leader| leader.is_alive())) {
         end_cgroup(leaf).await;
     }

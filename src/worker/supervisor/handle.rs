@@ -1,4 +1,4 @@
-//! The supervisor of a run, as the agent sees it: started by this agent or by an earlier process of it.
+//! The agent's handle to the supervisor of a run, which this process of the agent or an earlier one has started.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -17,22 +17,22 @@ use crate::run::verdict::Stop;
 use crate::supervisor::control::{Control, Order, Plan, SUPERVISOR};
 use bloom_client::now_ms;
 
-/// How much longer than its limits a supervisor may take, before the agent ends the run without it.
+/// How much longer than its limits a supervisor may take before the agent ends the run itself.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Watched {
     pub running: Running,
     /// `None`: the pipe can't be opened any more.
     control: Option<Control>,
-    /// Until when the run may go on, as the supervisor was told.
+    /// Until when the run may continue, as last sent to the supervisor.
     may_run_until: Option<u64>,
-    /// Until when it waits for a person, as the supervisor was told; `None`: by this agent, nothing yet.
+    /// Until when the run waits for a person, as last sent to the supervisor; `None`: this agent has sent nothing yet.
     waits_until: Option<u64>,
-    /// When the run must have ended, once it was told to end.
+    /// When the run must have ended, once the supervisor has the order to end it.
     must_have_ended: Option<u64>,
 }
 
-/// A supervisor that waits until the agent has stored which process it is.
+/// A supervisor that waits until the agent has stored the supervisor's identity.
 pub(crate) struct Started {
     process: Child,
     leader: Leader,
@@ -49,7 +49,7 @@ pub(crate) fn start(
     prepare: impl FnOnce(&mut Command),
 ) -> io::Result<Started> {
     let control = Control::create(&dir.control())?;
-    // The running program, also after the file was replaced by an update.
+    // The running program, even if an update has replaced its file.
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("bloom-runtime")
@@ -68,7 +68,7 @@ pub(crate) fn start(
 }
 
 impl Started {
-    /// Lets the run begin, after `keep` has stored the supervisor, so that a later agent finds the run, or knows that there is none.
+    /// Lets the run begin, after `keep` has stored the supervisor. So a later agent finds the run, or knows that there is none.
     pub(crate) fn begin(mut self, keep: impl FnOnce(Running) -> io::Result<()>) -> io::Result<Watched> {
         let running = Running { leader: self.leader, started_at: now_ms() };
         if let Err(error) = keep(running).and_then(|()| self.go.write_all(b"\n")) {
@@ -87,14 +87,14 @@ impl Watched {
 
     pub(crate) fn has_ended(&self) -> bool {
         let leader = self.running.leader;
-        // It may be a child of this process, which must wait for it then, also if it was started before an `exec`.
+        // The supervisor may be a child of this process, even if it was started before an `exec`. Then this process must reap it.
         if let Some(pid) = Pid::from_raw(leader.pid) {
             let _ = waitpid(Some(pid), WaitOptions::NOHANG);
         }
         !leader.is_alive()
     }
 
-    /// Tells the supervisor until when the run may go on, if that has changed.
+    /// Tells the supervisor until when the run may continue, if that has changed.
     pub(crate) fn renew(&mut self, until: u64) {
         if self.may_run_until != Some(until)
             && let Some(control) = &mut self.control
@@ -126,7 +126,7 @@ impl Watched {
         self.must_have_ended = Some(now().saturating_add(millis(patience)));
     }
 
-    /// Whether the supervisor has not ended the run in time. Then the agent must do it.
+    /// Whether the supervisor has failed to end the run in time, so that the agent must end it.
     pub(crate) fn is_overdue(&self) -> bool {
         self.must_have_ended.is_some_and(|limit| now() >= limit)
     }

@@ -1,8 +1,8 @@
 //! The supervisor of one run: a small process that outlives the agent.
 //!
-//! It starts the run's program, copies its output to the run's files, ends the run at its limits, ends every process that is left of it,
-//! and stores how it ended. All processes of the run are its descendants, however they were started, because it adopts those whose parents
-//! end. It is single-threaded and leads a session without a terminal.
+//! It starts the run's program, copies the program's output to the run's files, ends the run at its limits, ends all of its processes that
+//! are left, and stores how it ended. All processes of the run are descendants of the supervisor, however they were started, because it
+//! adopts orphans. It is single-threaded and leads a session without a terminal.
 
 pub(crate) mod cleanup;
 pub(crate) mod control;
@@ -37,27 +37,28 @@ use crate::supervisor::wait_time::Waits;
 
 /// The interval at which orphans are reaped and the run's processes are listed.
 const TICK: u64 = 1_000;
-/// The same while the run ends.
+/// The same interval while the run is being ended.
 const ENDING_TICK: u64 = 20;
 const MAX_PRINTED: u64 = 1 << 30;
 const PIECE: usize = 64 << 10;
-/// What is stored of the output after the disk was full: a part of the reserve, whose rest is for the events and the end of the run.
+/// How many bytes of output are stored after the disk was full. They use a part of the reserve; the rest is for the events and the end of
+/// the run.
 const LAST_WORDS: usize = 128 << 10;
 /// The maximum number of pieces that are copied before the limits are checked again.
 const PIECES: usize = 64;
-/// Longer orders do not exist.
+/// No order is longer.
 const MAX_ORDERS: usize = 64 << 10;
 
 /// Runs the program of the command line.
 ///
 /// # Errors
-/// The command line is not an agent's, or the end of the run can't be stored.
+/// The arguments are not from an agent, or the end of the run can't be stored.
 pub(crate) fn run() -> io::Result<()> {
     let mut words = std::env::args_os().skip(2);
     let plan: Plan = serde_json::from_slice(words.next().unwrap_or_default().as_bytes())?;
     setsid()?;
     set_child_subreaper(Some(getpid()))?;
-    // The agent writes a byte when it has stored which process this is. If it dies before, another agent starts the run.
+    // The agent writes a byte once it has stored the identity of this process. If the agent dies before, another agent starts the run.
     if io::stdin().read(&mut [0])? == 0 {
         return Ok(());
     }
@@ -82,14 +83,14 @@ struct Supervisor<'a> {
     main_end: Option<OwnedFd>,
     streams: Vec<Stream>,
     orders: File,
-    /// The beginning of an order that has not arrived as a whole.
+    /// The beginning of an order that has not completely arrived.
     begun: Vec<u8>,
     stops_at: u64,
     lease_until: u64,
     waits: Waits,
     last_output: u64,
     printed: u64,
-    /// How many bytes are still stored when the disk is full.
+    /// How many bytes may still be stored when the disk is full.
     last_words: usize,
     listed: (u64, Listed),
     has_processes: bool,
@@ -103,7 +104,7 @@ struct Stream {
     to: File,
 }
 
-/// The run is being ended.
+/// The state of a run that is being ended.
 struct Ending {
     kill_at: u64,
     gives_up_at: u64,
@@ -120,7 +121,7 @@ impl<'a> Supervisor<'a> {
         let files = [output_file(&dir.stdout(plan.start))?, output_file(&dir.stderr(plan.start))?];
         let mut child = in_cgroup(plan.cgroup.as_deref(), || command.spawn())?;
         let main = Pid::from_child(&child);
-        // Its end of the output is closed here, so that the output ends with the run.
+        // Closes this process's end of the output, so that the output ends with the run.
         drop(command);
         let outputs = [Some(stdout), child.stderr.take().map(OwnedFd::from)];
         let mut streams = Vec::new();
@@ -163,7 +164,7 @@ impl<'a> Supervisor<'a> {
             }
             self.list();
         }
-        // What was written last. A process that could not be ended may still write, so this does not wait for the end of the streams.
+        // Copies the last output. A process that could not be ended may still write, so this does not wait for the end of the streams.
         self.copy();
         for stream in &self.streams {
             if let Err(error) = stream.to.sync_data() {
@@ -192,7 +193,8 @@ impl<'a> Supervisor<'a> {
         let _ = poll(&mut sources, Some(&limit));
     }
 
-    /// Copies what the program has printed. What can't be stored is dropped, so that the program does not block while it is ended.
+    /// Copies what the program has printed. Output that can't be stored is dropped, so that the program does not block while it is being
+    /// ended.
     fn copy(&mut self) {
         let mut piece = [0; PIECE];
         let mut at = 0;
@@ -209,7 +211,7 @@ impl<'a> Supervisor<'a> {
                         }
                         if self.printed <= MAX_PRINTED && self.last_words > 0 {
                             let mut rest = &piece[..length];
-                            // When the disk is full, the run is ended, and what it still says is stored in the room of the reserve.
+                            // When the disk is full, the run is ended, and its last output is stored in the space of the reserve.
                             let _ = self.reserve.helps(|| {
                                 write_out(&mut stream.to, &mut rest).inspect_err(|error| {
                                     self.end.unstored.get_or_insert(error.to_string());
@@ -226,7 +228,7 @@ impl<'a> Supervisor<'a> {
             if is_open {
                 at += 1;
             } else {
-                // Closed by all writers. Its file is complete; a failed flush is noticed at the next one.
+                // All writers have closed the stream, so its file is complete. A failed flush is noticed at the next one.
                 let _ = self.streams.remove(at).to.sync_data();
             }
         }
@@ -249,13 +251,13 @@ impl<'a> Supervisor<'a> {
                     self.postpone(waited);
                 }
                 Ok(Order::End { reason, grace }) => self.stop(reason, grace),
-                // A later version of the agent has an order that this one does not know. The limits of the run hold all the same.
+                // The order is from a later version of the agent, and unknown to this one. The limits of the run stay in force.
                 Err(_) => {}
             }
         }
     }
 
-    /// Waits for processes that have ended: the program, and those that lost their parents.
+    /// Reaps processes that have ended: the program, and adopted orphans.
     fn reap(&mut self) {
         loop {
             match wait(WaitOptions::NOHANG) {
@@ -266,7 +268,7 @@ impl<'a> Supervisor<'a> {
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => return,
-                // No child, and so no process of the run.
+                // There is no child, and so no process of the run.
                 Err(_) => {
                     self.has_processes = false;
                     return;
@@ -275,7 +277,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// The limits of the run's time stand still while it waits for a person.
+    /// Moves the time limits of the run by the time that it has waited for a person.
     fn postpone(&mut self, waited: u64) {
         self.stops_at = self.stops_at.saturating_add(waited);
         self.last_output = self.last_output.saturating_add(waited);
@@ -286,7 +288,7 @@ impl<'a> Supervisor<'a> {
         let waited = self.waits.passed(now);
         self.postpone(waited);
         if now >= self.lease_until {
-            // Also while the run ends for another reason: another worker gets the task soon.
+            // This also applies while the run ends for another reason, because another worker gets the task soon.
             self.stop(Some(Stop::LeaseLost), self.plan.lease_grace);
         }
         if self.ending.is_some() {
@@ -309,14 +311,15 @@ impl<'a> Supervisor<'a> {
         if self.ending.is_none() {
             self.end.stop = reason;
         }
-        // The Claude CLI takes a signal for a denial of what it asks, and could still come to a success.
+        // The Claude CLI would take a signal for a denial of its question, and could still succeed.
         self.begin_end(if self.waits.is_waiting() { 0 } else { grace });
     }
 
     fn begin_end(&mut self, grace: u64) {
         let now = now();
         let kill_at = now.saturating_add(grace);
-        // With the program that made the sandbox, the kernel would kill all in it at once. It ends when they have ended.
+        // If the program that made the sandbox were signalled, the kernel would kill everything in the sandbox at once. It ends by itself
+        // when the others have ended.
         let spared = self.plan.makes_sandbox.then_some(self.main.as_raw_nonzero().get());
         let signalled = || Signalled::sparing(spared);
         let ending = self.ending.get_or_insert_with(|| Ending { kill_at, gives_up_at: 0, next_look: now, signalled: signalled() });
@@ -344,7 +347,8 @@ impl<'a> Supervisor<'a> {
         now >= ending.gives_up_at
     }
 
-    /// Stores which process groups the run has, for an agent that must end them after this process was killed. A cgroup needs no list.
+    /// Stores the list of the run's process groups, for an agent that must end them after this process was killed. A run with a cgroup
+    /// needs no list.
     fn list(&mut self) {
         if self.plan.cgroup.is_some() || now() < self.listed.0 {
             return;
@@ -357,7 +361,7 @@ impl<'a> Supervisor<'a> {
     }
 }
 
-/// Starts a child in the cgroup. This process enters it for that, because a child starts in the cgroup of its parent.
+/// Starts a child in the cgroup. This process enters the cgroup first, because a child starts in the cgroup of its parent.
 fn in_cgroup<T>(leaf: Option<&Path>, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let Some(leaf) = leaf else { return start() };
     let own: PathBuf = cgroup::own()?;

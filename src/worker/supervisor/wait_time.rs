@@ -1,8 +1,8 @@
-//! The time that a run waits for people, which does not count for the limits of its time.
+//! The time that a run waits for people. It does not count towards the run's time limits.
 
 use bloom_core::limits::ASKED_MS;
 
-/// How much longer than [`ASKED_MS`] a run may wait: the agent hears of the last answers a little later.
+/// How much longer than [`ASKED_MS`] a run may wait, because the agent receives the last answers a little later.
 const SLACK: u64 = 60_000;
 
 /// All times are in ms on the [`boot_clock`](crate::machine::boot_clock).
@@ -18,8 +18,8 @@ impl Waits {
         Self { until: 0, left: ASKED_MS.unsigned_abs() + SLACK, looked_at: now }
     }
 
-    /// The run waits until this time at most; 0: it does not wait. Returns what [`Self::passed`] does, because what comes after counts by the
-    /// new time.
+    /// Sets until when the run waits at most; 0: it does not wait. Returns the result of [`Self::passed`] for the previous value, because
+    /// the new one counts from now on.
     #[must_use]
     pub(crate) fn set_until(&mut self, until: u64, now: u64) -> u64 {
         let passed = self.passed(now);
@@ -31,7 +31,7 @@ impl Waits {
         self.looked_at < self.until && self.left > 0
     }
 
-    /// How long it has waited since the last call: by that much, its limits move on.
+    /// How long the run has waited since the last call. Its limits move by that much.
     #[must_use]
     pub(crate) fn passed(&mut self, now: u64) -> u64 {
         let passed = now.min(self.until).saturating_sub(self.looked_at).min(self.left);

@@ -1,4 +1,4 @@
-//! Named keys: which names and how many there may be, who revokes them, and what a join token is good for.
+//! Named keys: their valid names and number, who may revoke them, and what a join token can be used for.
 
 use std::sync::Arc;
 
@@ -99,7 +99,7 @@ fn a_rotated_key_has_two_secrets_for_a_while() {
     assert_eq!(world.db.api_keys["k"], rotated);
     let before = rotated.before_rotation().unwrap();
     assert_eq!(before, ApiKey { expires_at: Some(world.now + 5_000), former: None, ..made.clone() });
-    // It never outlives the key, and of three secrets the oldest ends.
+    // It never outlives the key. Of three secrets, the oldest one ends.
     let rotated = world.ok(rotate("third", 2 * DAY_MS, None));
     assert_eq!(
         (rotated.former.as_ref().unwrap().digest.as_str(), rotated.before_rotation().unwrap().expires_at),
@@ -167,7 +167,7 @@ fn run_for(world: &mut World, namespace: &str, op: impl Into<Op>) -> Result<Repl
     world.run_commands(vec![of_pool(namespace, op)]).remove(0)
 }
 
-/// Adds keys of WorkerPools of this namespace, as creating them one by one would.
+/// Adds keys of WorkerPools of this namespace, with the same result as creating them one by one.
 fn with_pool_keys(world: &mut World, namespace: &str, count: usize) {
     for n in 0..count {
         let key = ApiKey {
@@ -201,7 +201,7 @@ fn keys_of_pools_have_limits_of_their_own() {
     assert_eq!(world.db, before);
     run_for(&mut world, "b", create("pool-b-first")).unwrap();
 
-    // They take no room from others, and others take none from them. A name tells nothing.
+    // Keys of WorkerPools do not use up the room of other keys, or the reverse. A key's name does not show whose it is.
     for n in 0..MAX_KEYS {
         world.ok(create(&format!("pool-a-of-admin-{n}")));
     }
@@ -302,7 +302,7 @@ fn the_url_that_a_key_has_named_ends_with_the_key() {
     world.ok(enroll("join", "w"));
     assert_eq!(url(&world), (String::new(), DispatchMode::Manual));
 
-    // Another key of the environment may have named it.
+    // Another key, from the environment, may have set it.
     let mut world = strict().worker("w", 1);
     world.db.workers.get_mut("w").unwrap().url = "http://w".into();
     world.ok(op::CreateKey { worker: Some("w".into()), ..create("by-hand", Scope::Worker) });
@@ -340,7 +340,7 @@ fn what_a_join_token_does_not_do() {
     assert_eq!(refused(&mut world, enroll("for-w2", "w1")), Rejection::JoinTokenFor("w2".into()));
     assert_eq!(refused(&mut world, enroll("read", "w1")), Rejection::JoinTokenGone);
     assert_eq!(refused(&mut world, enroll("nobody", "w1")), Rejection::JoinTokenGone);
-    // A token that was created anew under the same name is another token.
+    // A token that was created again with the same name is a different token.
     let stale = op::Enroll { token_digest: "digest of the former".into(), ..enroll("join", "w1") };
     assert_eq!(refused(&mut world, stale), Rejection::JoinTokenGone);
     world.now += DAY_MS;

@@ -1,4 +1,4 @@
-//! Budgets hold over all attempts of a task, and what a run has used is counted even if its completion comes too late.
+//! Budgets apply to all attempts of a task together, and the usage of a run is counted even if its completion comes too late.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ fn attempts_share_the_budget_until_nothing_is_left() {
     assert_eq!(tiny.task(cent).budget_left(), Some(1e-6));
     attempt(&mut world, task, |ended| ended);
     assert_eq!((world.task(task).status, left(&world)), (Status::Queued, Some(0.2)));
-    // An attempt that is given back has cost as much.
+    // An attempt that is given back costs just as much.
     attempt(&mut world, task, |ended| Completion { keep_attempt: true, ..ended });
     assert_eq!((world.task(task).status, left(&world)), (Status::Queued, Some(0.1)));
     attempt(&mut world, task, |ended| ended);

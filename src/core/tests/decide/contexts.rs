@@ -1,4 +1,4 @@
-//! The reset of a context, and what later leases tell of it.
+//! The reset of a context, and what later leases report of it.
 
 use bloom_core::audit::Action;
 use bloom_core::command::Completion;

@@ -1,4 +1,4 @@
-//! Two agents under one name.
+//! Two agents with the same name.
 
 use bloom_core::command::{Claim, Loss, Rejection, WorkerChange};
 use bloom_core::ids::InstanceId;
@@ -41,7 +41,7 @@ fn a_name_has_one_agent_until_it_is_offline() {
     assert_eq!(world.ok(by(SECOND)).worker.instance.map(|agent| agent.id), Some(SECOND));
     let op = claim(&world, Some(FIRST));
     assert!(is_refused(world.run(by(FIRST))) && is_refused(world.run(op)));
-    // The task that the first one runs is not delivered to the second one.
+    // The task that the first agent runs is not delivered to the second one.
     let op = claim(&world, Some(SECOND));
     let leased = world.ok(op).leased;
     assert_eq!(leased.iter().map(|task| &task.context_id[..]).collect::<Vec<_>>(), ["b"]);
@@ -57,7 +57,7 @@ fn a_registration_that_names_no_agent_frees_the_name_of_one_that_is_offline() {
     world.ok(by(FIRST));
     assert_eq!(world.ok(registration("w", 4)).worker.instance.map(|agent| agent.id), Some(FIRST));
     world.ok(op::MarkOffline { worker: "w".into(), cause: Loss::PodEnded });
-    // A control plane that does not tell instances lists whoever has the name now.
+    // A control plane that does not report instances lists whichever agent has the name now.
     assert_eq!(world.ok(registration("w", 4)).worker.instance, None);
     let op = claim(&world, Some(SECOND));
     assert!(!is_refused(world.run(op)));

@@ -28,7 +28,7 @@ fn an_object_has_one_task() {
     let made = world.ok(op::Create { tasks: vec![of_object("a", 1, "c"), of_object("a", 2, "c"), of_object("a", 1, "c")] });
     assert_eq!(made.iter().map(|task| task.existed).collect::<Vec<_>>(), [false, false, true]);
     assert_eq!(made[0].spec.id, made[2].spec.id);
-    // Whatever was edited since, the object is the same.
+    // The object is the same, whatever was edited since.
     let edited = TaskSpec { prompt: "other".into(), ..of_object("a", 1, "c") };
     let again = world.ok(op::Create { tasks: vec![edited] });
     assert!(again[0].existed && again[0].spec.id == made[0].spec.id);
@@ -91,7 +91,7 @@ fn a_worker_that_names_namespaces_gets_only_their_tasks() {
     assert_eq!(takers(&world, of_b), ["all", "both"]);
     assert_eq!(takers(&world, of_c), ["all"]);
     assert_eq!(takers(&world, of_http), ["all"]);
-    // The choice among all workers keeps to it, too.
+    // The choice among all workers obeys it, too.
     for task in [of_a, of_b, of_c, of_http] {
         let mut world = world.clone();
         let suited = takers(&world, task);

@@ -1,4 +1,4 @@
-//! Projects: which there may be, and what is recorded of their clones.
+//! Projects: which ones are allowed, and what is recorded of their clones.
 
 use bloom_core::command::Rejection;
 use bloom_core::op::{self, NodeClone};

@@ -1,4 +1,4 @@
-//! What runs ask people, and the answers.
+//! Questions of runs to people, and the answers.
 
 use super::cases::Case;
 use super::table::check;
@@ -44,7 +44,7 @@ fn claimed_as(spec: TaskSpec) -> (World, TaskId, LeaseId) {
     (world, task, lease)
 }
 
-/// When the lease ends at the latest, in ms from the start of the lease.
+/// The latest end of the lease, in ms from the start of the lease.
 fn end(world: &World, task: TaskId) -> i64 {
     let lease = world.task(task).lease.as_ref().unwrap();
     lease.hard_end_at.unwrap() - lease.started_at

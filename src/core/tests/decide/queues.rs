@@ -1,4 +1,4 @@
-//! Pause, resume and limit of queues, and what they mean for leases.
+//! Pausing, resuming and limiting queues, and the effect on leases.
 
 use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue, Closed, MAX_QUEUES};
 use bloom_core::command::{Choice, Claim, Op, QueueChange, Rejection, Reply};

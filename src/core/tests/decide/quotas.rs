@@ -1,4 +1,4 @@
-//! Quotas of submit keys: what is refused, what counts, and who has none.
+//! Quotas of submit keys: what is refused, what counts, and which keys have none.
 
 use bloom_core::api_key::{Quota, Scope};
 use bloom_core::command::{Command, Op, Rejection, Reply, Requester};
@@ -9,7 +9,7 @@ use bloom_test_world::world::{START, World, spec, world};
 
 const NONE: Quota = Quota { max_open_tasks: None, max_tasks_per_minute: None, max_stored_bytes: None };
 
-/// A world with the submit key `team`, and one of another team, that have this quota.
+/// A world with the submit keys `team` and `other`, which both have this quota.
 fn limited(quota: Quota) -> World {
     let mut world = world().worker("w", 9);
     world.strict = true;
@@ -47,13 +47,13 @@ fn open_tasks_are_limited_until_some_end() {
     let before = world.db.clone();
     assert_eq!(run_as(&mut world, "team", tasks("team", &["c"])).unwrap_err(), full);
     assert_eq!(world.db, before);
-    // A repeat creates nothing, and others have quotas of their own.
+    // A repeat creates nothing, and other keys have separate quotas.
     run_as(&mut world, "team", tasks("team", &["a"])).unwrap();
     run_as(&mut world, "other", tasks("other", &["d", "e"])).unwrap();
     let ids: Vec<_> = world.db.specs.values().filter(|spec| spec.owner.as_deref() == Some("team")).map(|spec| spec.id).collect();
     run_as(&mut world, "team", op::Cancel { task: ids[0] }).unwrap();
     run_as(&mut world, "team", tasks("team", &["c"])).unwrap();
-    // Requeuing opens a task again. An administrator may.
+    // Requeuing opens a task again. An administrator may do it.
     let again = op::Requeue { task: ids[0], limits: LimitChange::default() };
     assert_eq!(run_as(&mut world, "team", again.clone()).unwrap_err(), full);
     world.ok(again);
@@ -82,7 +82,7 @@ fn the_room_of_a_minute_comes_back_evenly() {
     world.now = START + 30_000;
     run_as(&mut world, "team", tasks("team", &["c"])).unwrap();
     assert_eq!(run_as(&mut world, "team", tasks("team", &["d"])).unwrap_err(), wait(30_000));
-    // After a clock that was set back, nobody waits for more than a minute.
+    // After the clock was set back, nobody waits for more than a minute.
     world.now = START - 3_600_000;
     assert_eq!(run_as(&mut world, "team", tasks("team", &["d"])).unwrap_err(), wait(30_000));
 }
@@ -100,7 +100,7 @@ fn stored_bytes_count_prompts_and_uploads_at_once() {
     assert_eq!(run_as(&mut world, "team", of("b", 101 + 2 * TASK_BYTES as usize)).unwrap_err(), full(900 + TASK_BYTES));
     run_as(&mut world, "team", of("b", 100 + TASK_BYTES as usize)).unwrap();
     assert_eq!(run_as(&mut world, "team", of("c", 1)).unwrap_err(), full(1_000 + 3 * TASK_BYTES));
-    // A run of a task that is queued again would store more, too.
+    // A run of a requeued task would store more, too.
     let id = world.db.specs.values().next().unwrap().id;
     run_as(&mut world, "team", op::Cancel { task: id }).unwrap();
     let again = op::Requeue { task: id, limits: LimitChange::default() };
@@ -121,7 +121,7 @@ fn a_quota_is_changed_and_removed() {
     let told: Vec<_> = world.db.audit.iter().filter(|entry| entry.action.as_str() == "quota_changed").map(|entry| &*entry.detail).collect();
     assert_eq!(told, ["2 open tasks", "no quota"]);
     assert_eq!(world.run(set("nobody", NONE)).unwrap_err(), Rejection::KeyNotFound);
-    // A call that is on its way when its key is revoked has no limits that could be checked.
+    // If a key is revoked while its call is on its way, there are no limits to check.
     world.ok(op::RevokeKey { name: "team".into() });
     assert_eq!(run_as(&mut world, "team", tasks("team", &["f"])).unwrap_err(), Rejection::KeyGone);
 }

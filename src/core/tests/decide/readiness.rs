@@ -100,7 +100,7 @@ fn tasks_of_a_session_run_in_order() {
 fn the_end_of_a_task_in_the_middle_leaves_its_successor_behind_its_predecessor() {
     let mut world = two_workers();
     let first = world.create(spec("c"));
-    // It is parked for its time, so the first task has no flag that another one waits for it.
+    // It is parked for its time, so the first task has no flag that says that another one waits for it.
     let middle = world.create(TaskSpec { not_before: Some(START + 60_000), ..spec("c") });
     let last = world.create(spec("c"));
     world.ok(op::Cancel { task: middle });
@@ -129,7 +129,7 @@ fn whoever_is_parked_behind_a_task_that_ends_in_the_same_look_is_looked_at_again
     let dependency = world.create(spec("a"));
     let first = world.create(after(&[dependency], "c"));
     let second = world.create(TaskSpec { not_before: Some(START + 60_000), ..spec("c") });
-    // The process dies before its dependents learn that the dependency failed.
+    // The process dies before the dependents learn that the dependency failed.
     world.lease(dependency, "w1");
     world.crashing = true;
     world.complete(dependency, Outcome::Error);

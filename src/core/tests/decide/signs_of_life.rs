@@ -111,7 +111,7 @@ fn a_renewal_by_another_worker() {
     );
 }
 
-/// Of events of the lease, in each state of a task.
+/// The outcomes of sending three events of the lease, in each state of a task.
 const THREE_ARE_KEPT: &str = "
         ✗ Lease not found or already expired <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | cancelled | requeued after death
@@ -157,7 +157,7 @@ fn events_of_another_lease() {
     );
 }
 
-/// Whoever has the lease can't fill the database.
+/// A client that holds a lease can't fill the database.
 #[test]
 fn a_run_has_room_for_so_many_events() {
     check(

@@ -120,7 +120,7 @@ fn a_suspended_task_can_be_cancelled() {
 fn claims_and_pushes_of_a_suspended_task_get_nothing() {
     let mut world = two_workers();
     let (task, other) = (world.create(alone("a")), world.create(alone("b")));
-    // The candidates of a claim that was under way when the task was suspended.
+    // These are candidates of a claim that was in progress when the task was suspended.
     let late = world.claim_op("w1", 2, None);
     suspend(&mut world, task);
     let claimed = world.ok(late);
@@ -169,7 +169,7 @@ fn its_context_waits_behind_it_and_its_key_is_free() {
     suspend(&mut world, second);
     assert_eq!((world.task(second).session_worker.as_deref(), world.task(second).ready_at), (None, None));
 
-    // Of those that wait for a key, one becomes ready, and the next one if that one is suspended.
+    // One of the tasks that wait for a key becomes ready, and if that one is suspended, the next one does.
     let keyed = |context| TaskSpec { exclusive_key: Some("k".into()), ..alone(context) };
     let holder = world.create(keyed("d"));
     world.lease(holder, "w1");

@@ -13,7 +13,7 @@ pub fn check(op: impl Fn(&mut Case) -> Op, expected: &str) {
     check_in(cases().into_iter(), op, expected);
 }
 
-/// As [`check`], in these states.
+/// Like [`check`], but only in these states.
 pub fn check_in(cases: impl Iterator<Item = Case>, op: impl Fn(&mut Case) -> Op, expected: &str) {
     let rows = cases.map(|mut case| {
         let op = op(&mut case);

@@ -37,7 +37,7 @@ fn a_task_keeps_its_project() {
         assert_eq!(world.db.specs[&task].project, Some(kept.clone()));
         assert_eq!(world.db.tasks[&task].project.as_deref(), Some("p"));
     }
-    // A name comes before an id.
+    // A name takes precedence over an id.
     let other = project(&mut world, &made.id.to_string());
     let task = world.create(of(&made.id.to_string(), "c3"));
     assert_eq!(world.db.specs[&task].project.as_ref().map(|kept| kept.id), Some(other.id));
@@ -60,7 +60,7 @@ fn a_project_that_does_not_exist_is_refused() {
         assert_eq!(refused.unwrap_err(), Rejection::UnknownProject(named.to_owned()));
     }
     assert_eq!(before, world.db);
-    // What was created before is found all the same.
+    // A task that was created earlier is still found.
     let again = world.ok(op::Create { tasks: vec![once] });
     assert!(again[0].existed && again[0].spec.id == first);
 }
@@ -79,7 +79,7 @@ fn only_workers_that_serve_the_project_get_its_tasks() {
     assert_eq!(takers(&world, of_p), ["git", "p"]);
     assert_eq!(takers(&world, of_q), ["git", "q"]);
     assert_eq!(takers(&world, without), ["git", "p", "plain", "q"]);
-    // The choice among all workers keeps to it, too.
+    // The choice among all workers obeys it, too.
     let leased = |task: TaskId, among: &[&str]| {
         let workers = among.iter().map(|&name| name.to_owned()).collect();
         let lease = op::Lease { task, choice: Choice::Among { workers, context: None }, ttl_ms: TTL_MS, origin: Origin::Call };
@@ -117,7 +117,7 @@ fn a_registration_says_anew_which_projects_a_worker_serves() {
     assert_eq!(world.run(wide(6, 100)).map(drop), Err(Rejection::TooManyCombinations(606)));
 }
 
-/// A task that no worker serves does not keep the others of its exclusive key waiting.
+/// A task that no worker serves does not make the other tasks with its exclusive key wait.
 #[test]
 fn a_key_goes_to_tasks_of_each_project() {
     let mut world = world().worker("w", 4);
@@ -135,7 +135,7 @@ fn a_key_goes_to_tasks_of_each_project() {
     assert!(world.db.tasks[&waiting[3]].is_ready());
 }
 
-/// The session of a context moves on if its worker serves the project of the next task no more.
+/// The session of a context moves to another worker if its worker no longer serves the project of the next task.
 #[test]
 fn a_task_is_not_reserved_for_a_worker_that_does_not_serve_its_project() {
     let mut world = world();

@@ -33,18 +33,18 @@ fn keyed(context: &str, priority: i64) -> TaskSpec {
     TaskSpec { exclusive_key: Some("k".into()), priority, ..spec(context) }
 }
 
-/// As [`World::create`], one millisecond later: ids that two batches make in the same millisecond do not sort by creation.
+/// Like [`World::create`], but one millisecond later, because ids that two batches make in the same millisecond do not sort by creation.
 fn create_next(world: &mut World, spec: TaskSpec) -> TaskId {
     world.now += 1;
     world.create(spec)
 }
 
-/// The second task of a context, reserved for `w1`, on which the first one ran.
+/// The second task of a context, reserved for `w1`, which ran the first one.
 fn reserved() -> (World, TaskId) {
     reserved_of([spec("c"), spec("c")])
 }
 
-/// As [`reserved`], with tasks of this namespace.
+/// Like [`reserved`], with tasks of this namespace.
 fn reserved_in(namespace: &str) -> (World, TaskId) {
     reserved_of([1, 2].map(|uid| of_object(namespace, uid, "c")))
 }
@@ -104,7 +104,7 @@ fn of_those_that_wait_for_a_key_the_first_of_each_agent_goes_on() {
     let waits = Some(Parked::ExclusiveKey);
     assert_eq!(tasks.map(|task| parked(&world, task)), [waits, None, waits, None, waits]);
     assert!([tasks[1], tasks[3]].iter().all(|task| world.task(*task).has_dependents), "more tasks wait behind them");
-    // One of them takes the key, the others are parked again, and in the end all have had it.
+    // One of them takes the key, the others are parked again, and in the end every task has had it.
     for expected in [tasks[1], tasks[3], tasks[4], tasks[0], tasks[2]] {
         assert_eq!(leased(&mut world, "w2"), [expected]);
         world.complete(expected, Outcome::Success);
@@ -143,7 +143,7 @@ fn whoever_is_to_have_the_key_and_does_not_take_it_passes_it_on() {
         world.complete(holder, Outcome::Success);
         assert_eq!((parked(&world, next), world.task(head).has_dependents), (Some(Parked::ExclusiveKey), true));
         assert!(parked(&world, head).is_none_or(|parked| parked == Parked::Reserved));
-        // This test is not about reservations, so they run out first.
+        // This test is not about reservations, so they end first.
         world.now += SESSION_WAIT_MS;
         world.do_what_is_due();
         end(&mut world, head);

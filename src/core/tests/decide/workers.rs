@@ -60,7 +60,7 @@ fn cases() -> Vec<(&'static str, World, TaskId)> {
     ]
 }
 
-/// As the check for tasks, but describes the worker.
+/// Like the check for tasks, but describes the worker.
 fn check(op: impl Fn(&World, TaskId) -> Op, expected: &str) {
     let rows = cases().into_iter().map(|(name, mut world, task)| {
         let before = world.clone();

@@ -1,4 +1,4 @@
-//! What may happen in a state.
+//! The possible next steps of a state.
 
 use super::state::{Act, Ask, State};
 use super::{Setting, WORKERS};
@@ -8,7 +8,7 @@ use bloom_core::origin::Origin;
 use bloom_core::task::{Status, TaskState};
 
 impl Setting {
-    /// The requests that a free replica may begin with.
+    /// The requests that an idle replica may begin with.
     pub(super) fn asks(&self, state: &State) -> Vec<Ask> {
         let mut asks = Vec::new();
         if state.tasks.len() == 1 {
@@ -32,9 +32,9 @@ impl Setting {
                 asks.extend(WORKERS.map(|worker| Ask::Lease(task.id, worker)));
             }
         }
-        // There is one leader, so one push at a time.
+        // There is only one leader, so there is only one push at a time.
         if self.pushes && !state.replicas.iter().flatten().any(|begun| matches!(begun.op, Op::Push(_))) {
-            // As for lease calls, further leases of a task add states but no new situations.
+            // As with lease calls, further leases of a task add states but no new situations.
             let first = |worker: &str| state.db.ready_for(&state.db.workers[worker]).first().copied();
             let is_new = |task: TaskId| state.db.tasks[&task].lease_count < 2;
             let free = WORKERS.into_iter().filter(|worker| state.db.used(worker) == 0);
@@ -54,7 +54,7 @@ impl Setting {
         asks
     }
 
-    /// What else may happen.
+    /// All other possible steps.
     pub(super) fn acts(&self, state: &State) -> Vec<Act> {
         let mut acts = Vec::new();
         for (i, given) in state.leases.iter().enumerate() {

@@ -21,7 +21,7 @@ use bloom_test_world::world::{SESSION_WAIT_MS, START, spec, world};
 
 const WORKERS: [&str; 2] = ["w0", "w1"];
 
-/// What may happen in a model. Each option adds states.
+/// The events that a model allows. Each option adds states.
 struct Setting {
     first: TaskSpec,
     second: TaskSpec,
@@ -51,9 +51,9 @@ struct Setting {
 #[derive(Default)]
 struct Graph {
     seen: HashSet<u64>,
-    /// All transitions except crashes.
+    /// The number of all transitions except crashes.
     steps: Vec<(u64, u64)>,
-    /// States in which every task is finished.
+    /// The number of states in which every task is finished.
     ends: HashSet<u64>,
 }
 
@@ -142,7 +142,7 @@ impl Model for Setting {
                     actions.push(Action::FinishUnheard(replica));
                 }
             } else if !state.is_over() && (replica == 0 || state.replicas[0].is_some()) {
-                // The replicas are equal, so the second one begins something only while the first one is busy.
+                // The replicas are interchangeable, so the second one begins something only while the first one is busy.
                 actions.extend(self.asks(state).into_iter().map(|ask| Action::Begin(replica, ask)));
             }
         }

@@ -1,4 +1,4 @@
-//! When two states are equal: ids and times differ between paths and do not count.
+//! Defines when two states are equal: ids and times differ between paths and are not compared.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,7 +12,7 @@ use bloom_core::wakeup::Subject;
 
 impl State {
     pub(super) fn sealed(mut self, setting: &Setting) -> Self {
-        // The workers are equal, so swapping them gives the same state.
+        // The workers are interchangeable, so swapping them gives the same state.
         let prints = [WORKERS, [WORKERS[1], WORKERS[0]]].map(|workers| {
             let mut hasher = DefaultHasher::new();
             self.hash_all(workers, &mut hasher);
@@ -28,7 +28,7 @@ impl State {
         self
     }
 
-    /// Hashes ids and times as what matters of them: which task, the number of the lease, and whether a time has come.
+    /// Hashes only what matters of ids and times: which task, the number of the lease, and whether a time has come.
     pub(super) fn hash_all(&self, workers: [&str; 2], hasher: &mut DefaultHasher) {
         let place = |worker: &str| workers[0] == worker;
         let number = |id: &TaskId| self.tasks.iter().position(|task| task == id);

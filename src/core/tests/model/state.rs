@@ -41,15 +41,15 @@ pub(super) struct Given {
     pub(super) task: TaskId,
     pub(super) id: LeaseId,
     pub(super) worker: &'static str,
-    /// The worker knows of the lease.
+    /// Whether the worker knows of the lease.
     pub(super) known: bool,
-    /// The replica that made the lease is about to push the task, or waits for the answer.
+    /// Whether the replica that made the lease is about to push the task, or waits for the answer.
     pub(super) sending: bool,
-    /// The worker knows that its completion was stored.
+    /// Whether the worker knows that its completion was stored.
     pub(super) acknowledged: bool,
 }
 
-/// A command whose look-ups are done and whose rows are not locked yet.
+/// A command whose look-ups are done but whose rows are not locked yet.
 #[derive(Clone, Debug)]
 pub(super) struct Begun {
     pub(super) op: Op,
@@ -64,7 +64,7 @@ pub(super) struct Begun {
 pub(super) enum Ask {
     CreateSecond,
     Claim(&'static str),
-    /// The worker says that it knows of no lease.
+    /// The worker reports that it has no leases.
     ClaimAnew(&'static str),
     Lease(TaskId, &'static str),
     Push(&'static str),

@@ -60,6 +60,9 @@ pub(crate) async fn requeue(State(app): State<AppState>, caller: Caller, body: C
 /// A dry run counts no further than this, so that it ends before the client gives up.
 const MAX_COUNTED: usize = 100_000;
 
+/// How many tasks that must wait for others a call tries before it gives up.
+const MAX_TRIED: usize = 10 * MAX_BATCH;
+
 /// The most unchanged tasks that the answer names.
 const MAX_NOT_CHANGED: usize = 20;
 
@@ -80,26 +83,58 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, 
     let change = Change { as_of: bulk.as_of, ..change };
     // Taken before the tasks are read, so that the count includes everything that existed at this time.
     let as_of = bulk.dry_run.then(|| bulk.as_of.unwrap_or_else(|| app.engine.clock.now()));
-    let (tasks, more) = match bulk.named {
-        Named::Ids(ids) => (changeable(app, caller, &ownership::tasks(app, caller, ids).await?, change).await?, false),
-        Named::Filter(filter) => match filter_of_body(&filter) {
+    let filter = match &bulk.named {
+        Named::Ids(_) => None,
+        Named::Filter(filter) => match filter_of_body(filter) {
             Some(filter) => {
                 let end = bulk.as_of.map(|at| at.saturating_add(1));
                 let created_before = [filter.created_before, end].into_iter().flatten().min();
                 let filter = ownership::filter(app, caller, TaskFilter { created_before, ..filter }).await?;
-                match with_asking(app, filter) {
-                    Some(filter) => named_by(app, caller, filter, change, limit).await?,
-                    None => (Vec::new(), false),
-                }
+                with_asking(app, filter)
             }
-            None => (Vec::new(), false),
+            None => None,
         },
     };
-    let matched = tasks.len() as i64;
+    let (tasks, mut next) = match (bulk.named, &filter) {
+        (Named::Ids(ids), _) => (changeable(app, caller, &ownership::tasks(app, caller, ids).await?, change).await?, None),
+        (Named::Filter(_), Some(filter)) => named_by(app, caller, filter, change, limit, Position::default()).await?,
+        (Named::Filter(_), None) => (Vec::new(), None),
+    };
+    let mut matched = tasks.len();
     if bulk.dry_run {
-        return ok(&BulkResult { matched, changed: 0, more, as_of, not_changed: Vec::new() });
+        return ok(&BulkResult { matched: matched as i64, changed: 0, more: next.is_some(), as_of, not_changed: Vec::new() });
     }
-    let (mut open, mut changed, mut not_changed) = (tasks, 0, Vec::new());
+    let mut not_changed = Vec::new();
+    let mut changed = change_all(app, caller, tasks, &op, &mut not_changed).await?;
+    // Tasks that must wait for others must not hide the tasks after them.
+    while let (true, 0, Some(from), Some(filter)) = (change.goes_on && matched < MAX_TRIED, changed, next, &filter) {
+        let (tasks, behind) = named_by(app, caller, filter, change, limit, from).await?;
+        (matched, next) = (matched + tasks.len(), behind);
+        changed = change_all(app, caller, tasks, &op, &mut not_changed).await?;
+    }
+    if changed == 0
+        && let Some((_, full)) = not_changed.iter().find(|(_, rejection)| rejection.is_of_quota())
+    {
+        return Err(full.clone().into());
+    }
+    // If every task that was found must wait for something, another call would find the same tasks.
+    let more = next.is_some() && (changed > 0 || not_changed.is_empty());
+    let not_changed = not_changed.iter().take(MAX_NOT_CHANGED).map(|(id, why)| {
+        let reason = if why.is_of_quota() { NotChangedReason::Quota } else { NotChangedReason::Dependency };
+        NotChanged { id: *id, reason: reason.into(), message: why.to_string() }
+    });
+    ok(&BulkResult { matched: matched as i64, changed, more, as_of: None, not_changed: not_changed.collect() })
+}
+
+/// Applies the operation to these tasks. Returns how many it changed, and adds those that must wait for something to `not_changed`.
+async fn change_all(
+    app: &AppState,
+    caller: &Caller,
+    mut open: Vec<TaskId>,
+    op: &impl Fn(TaskId) -> Op,
+    not_changed: &mut Vec<(TaskId, Rejection)>,
+) -> Result<i64, Error> {
+    let mut changed = 0;
     // Some tasks depend on others in the list, which must be changed first. So refused tasks are tried again as long as others are changed.
     loop {
         let (mut waiting, before) = (Vec::new(), changed);
@@ -116,20 +151,10 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, 
         }
         if changed == before || waiting.is_empty() {
             not_changed.append(&mut waiting);
-            break;
+            return Ok(changed);
         }
         open = waiting.into_iter().map(|(task, _)| task).collect();
     }
-    if changed == 0
-        && let Some((_, full)) = not_changed.iter().find(|(_, rejection)| rejection.is_of_quota())
-    {
-        return Err(full.clone().into());
-    }
-    let not_changed = not_changed.iter().take(MAX_NOT_CHANGED).map(|(id, why)| {
-        let reason = if why.is_of_quota() { NotChangedReason::Quota } else { NotChangedReason::Dependency };
-        NotChanged { id: *id, reason: reason.into(), message: why.to_string() }
-    });
-    ok(&BulkResult { matched, changed, more, as_of: None, not_changed: not_changed.collect() })
 }
 
 /// The tasks that the call would change, oldest first. A running task with a requested cancel is not changed again.
@@ -148,39 +173,45 @@ async fn changeable(app: &AppState, caller: &Caller, ids: &[TaskId], change: Cha
     Ok(tasks.into_iter().collect())
 }
 
-/// The matching tasks that the call would change, up to the limit, and whether there are more.
+/// Where a call continues in the results of its filter: at a status of the change, after a task.
+#[derive(Clone, Copy, Default)]
+struct Position {
+    status: usize,
+    last: Option<TaskId>,
+}
+
+/// The matching tasks that the call would change, up to the limit, and the position of further ones.
 async fn named_by(
     app: &AppState,
     caller: &Caller,
-    filter: TaskFilter,
+    filter: &TaskFilter,
     change: Change<'_>,
     limit: usize,
-) -> Result<(Vec<TaskId>, bool), Error> {
+    mut at: Position,
+) -> Result<(Vec<TaskId>, Option<Position>), Error> {
     let mut tasks = Vec::new();
-    for status in change.statuses.iter().filter(|status| filter.status.is_none_or(|wanted| wanted == **status)) {
+    while let Some(status) = change.statuses.get(at.status) {
+        let is_meant = filter.status.is_none_or(|wanted| wanted == *status);
         let filter = TaskFilter { status: Some(*status), ..filter.clone() };
-        let mut last = None;
-        loop {
-            let page = match change.goes_on {
-                // A task is older than the tasks that depend on it.
-                true => app.store.oldest_task_ids(&filter, last, MAX_BATCH as i64).await?,
-                false => app.store.task_ids(&filter, &Page { limit: MAX_BATCH as i64, before: last }).await?,
-            };
-            if page.is_empty() {
-                break;
-            }
-            last = page.last().copied();
-            tasks.extend(changeable(app, caller, &page, Change { statuses: &[*status], ..change }).await?);
-            // One task above the limit shows that there are more.
-            if tasks.len() > limit {
-                tasks.truncate(limit);
-                return Ok((tasks, true));
-            }
-            if page.len() < MAX_BATCH {
-                break;
-            }
+        let page = match change.goes_on {
+            _ if !is_meant => Vec::new(),
+            // A task is older than the tasks that depend on it.
+            true => app.store.oldest_task_ids(&filter, at.last, MAX_BATCH as i64).await?,
+            false => app.store.task_ids(&filter, &Page { limit: MAX_BATCH as i64, before: at.last }).await?,
+        };
+        let found = changeable(app, caller, &page, Change { statuses: &[*status], ..change }).await?;
+        let room = limit - tasks.len();
+        tasks.extend(found.iter().take(room));
+        // One task above the limit shows that there are more.
+        if found.len() > room {
+            at.last = found[..room].last().copied().or(at.last);
+            return Ok((tasks, Some(at)));
         }
+        at = match page.last() {
+            Some(last) if page.len() == MAX_BATCH => Position { last: Some(*last), ..at },
+            _ => Position { status: at.status + 1, last: None },
+        };
     }
     tasks.sort_unstable();
-    Ok((tasks, false))
+    Ok((tasks, None))
 }

@@ -1,4 +1,4 @@
-//! The `result` messages of the Claude CLI: each ends a turn. The answers of a run are those of its turns that succeeded.
+//! The `result` messages of the Claude CLI, each of which ends a turn. The answers of a run are the results of its successful turns.
 
 use serde_json::Value;
 
@@ -11,16 +11,17 @@ pub(crate) struct Ending {
     subtype: String,
     is_error: bool,
     pub text: String,
-    /// The HTTP status of the API's refusal.
+    /// The HTTP status with which the API refused.
     pub api_status: Option<u64>,
-    /// The CLI's names for why the turn ended: versions differ in which of them they set.
+    /// The CLI's names for why the turn ended. Versions differ in which of them they set.
     terminal_reason: String,
     stop_reason: String,
     api_error: String,
 }
 
 impl Ending {
-    /// `own_text`: the last text of the model in this turn, `api_error`: the error that its messages told last. The CLI reports an empty result if a tool or a thought came after it.
+    /// `own_text` is the last text of the model in this turn, `api_error` the last error that its messages reported. The CLI reports an
+    /// empty result if a tool use or a thought came after the text.
     pub(crate) fn of(result: &Value, own_text: &str, api_error: Option<&str>) -> Self {
         let name = |name: &str| result[name].as_str().unwrap_or_default().to_owned();
         let errors = result["errors"].as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join("; ");
@@ -48,12 +49,13 @@ impl Ending {
         self.subtype == "error_max_budget_usd"
     }
 
-    /// What to tell of a failure without any text.
+    /// What to report about a failure without any text.
     pub(crate) fn subtype(&self) -> &str {
         &self.subtype
     }
 
-    /// The reason of a failure that another attempt would meet again, as far as the result tells it. `None`: it may have been a passing fault.
+    /// The reason of a failure that would also happen in another attempt, as far as the result shows it. `None`: it may have been a
+    /// temporary fault.
     pub(crate) fn lasting_failure(&self) -> Option<Reason> {
         Some(match (self.terminal_reason.as_str(), self.stop_reason.as_str(), self.api_error.as_str(), self.api_status) {
             // Some versions report the status 400 without the reason.
@@ -68,12 +70,12 @@ impl Ending {
     }
 }
 
-/// The answers of the turns that succeeded, in order. The CLI goes on after a result when something in the background has ended.
+/// The answers of the successful turns, in order. The CLI continues after a result when a background task has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     texts: Vec<String>,
     bytes: usize,
-    /// The last turn failed, after one that had succeeded.
+    /// Why the last turn failed, if an earlier one had succeeded.
     later_failure: Option<String>,
 }
 
@@ -84,30 +86,30 @@ impl Answers {
             return;
         }
         self.later_failure = None;
-        // One that does not fit is kept, so that the verdict sees that the output is too long.
+        // The first answer that exceeds the limit is kept, so that the verdict notices that the output is too long.
         if self.bytes <= MAX_OUTPUT {
             self.bytes += ending.text.len();
             self.texts.push(ending.text.clone());
         }
     }
 
-    /// No turn has succeeded.
+    /// Whether no turn has succeeded.
     pub(crate) fn is_empty(&self) -> bool {
         self.texts.is_empty()
     }
 
-    /// As the CLI prints them when it prints text.
+    /// The answers in the form in which the CLI prints them as text.
     pub(crate) fn text(&self) -> String {
         let texts: Vec<&str> = self.texts.iter().map(String::as_str).filter(|text| !text.is_empty()).collect();
         texts.join("\n\n")
     }
 
-    /// The last first.
+    /// The answers, last one first.
     pub(crate) fn backwards(&self) -> impl Iterator<Item = &str> {
         self.texts.iter().rev().map(String::as_str)
     }
 
-    /// Why a turn after these answers failed.
+    /// Why a turn after these answers failed; `None`: none did.
     pub(crate) fn later_failure(&self) -> Option<&str> {
         self.later_failure.as_deref()
     }

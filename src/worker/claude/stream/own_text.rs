@@ -1,13 +1,14 @@
-//! The text of the model's own messages: as events while it is written, and the last of it as the answer of a turn whose result is empty.
+//! The text of the model's own messages: it becomes events while it is written, and the last text is the answer of a turn whose result is
+//! empty.
 
 use super::{MAX_OUTPUT, cut};
 
-/// Text arrives in pieces, and then as a whole; each part of it must become an event once.
+/// Text arrives in pieces first, and then as a whole. Each part of it must become an event exactly once.
 #[derive(Debug, Default)]
 pub(crate) struct OwnText {
-    /// Streamed text that is not in an event yet.
+    /// Streamed text that is in no event yet.
     pending: String,
-    /// The streamed text of the message that is being written, as far as no whole text has confirmed it.
+    /// The streamed text of the message that is being written, as far as no complete text has confirmed it.
     streamed: String,
     /// The last text of this turn.
     last: String,
@@ -18,7 +19,7 @@ impl OwnText {
         self.streamed.clear();
     }
 
-    /// Text that does not come as a whole, too.
+    /// Adds text to the pending events. It may also be text that never arrives as a whole.
     pub(crate) fn tell(&mut self, text: &str) {
         self.pending.push_str(text);
     }
@@ -30,7 +31,8 @@ impl OwnText {
         }
     }
 
-    /// A text as a whole. Returns what of it was not streamed: nothing, or all of it without partial messages and after the stream had broken.
+    /// Handles a complete text. Returns the part that was not streamed: nothing, or all of it if there are no partial messages or the
+    /// stream was interrupted.
     pub(crate) fn whole<'a>(&mut self, text: &'a str) -> &'a str {
         if !text.trim().is_empty() {
             cut(text, MAX_OUTPUT).clone_into(&mut self.last);
@@ -52,7 +54,7 @@ impl OwnText {
         self.pending.clear();
     }
 
-    /// The last text of the turn, which ends.
+    /// Returns the last text of the turn, which is ending.
     pub(crate) fn take_last(&mut self) -> String {
         std::mem::take(&mut self.last)
     }

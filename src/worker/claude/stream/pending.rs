@@ -1,4 +1,5 @@
-//! What the Claude CLI still has to do: the turn in progress, its background tasks, and the wake-up that it waits for. A result only ends a turn.
+//! What the Claude CLI still has to do: the turn in progress, its background tasks, and the wake-up that it waits for. A result only ends a
+//! turn.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +8,17 @@ use serde_json::Value;
 use super::cut;
 use bloom_core::Ms;
 
-/// Background tasks that are followed. A run prints what it likes.
+/// The maximum number of background tasks that are tracked, because a run can print anything.
 const MAX_TASKS: usize = 100;
-/// Bytes of a task's id or description.
+/// The maximum length of a task's id or description, in bytes.
 const MAX_NAME: usize = 100;
 /// How late a wake-up may come.
 const WAKE_UP_SLACK_MS: Ms = 60_000;
 
-/// What the CLI does now.
+/// What the CLI is doing now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activity {
-    /// A turn: the model writes, or a tool works.
+    /// It is in a turn: the model is writing, or a tool is working.
     Turn,
     /// It waits for its background tasks, or until it wakes up.
     Waits,
@@ -28,10 +29,10 @@ pub(crate) enum Activity {
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     in_turn: bool,
-    /// Descriptions by ids.
+    /// Descriptions by task id.
     tasks: BTreeMap<String, String>,
     wakes_at: Option<Ms>,
-    /// Background tasks that were stopped while no turn was in progress: nobody has seen their end. Descriptions by ids.
+    /// Background tasks that were stopped while no turn was in progress, so that the model has not seen their end. Descriptions by task id.
     stopped: BTreeMap<String, String>,
 }
 
@@ -45,7 +46,7 @@ impl Pending {
         }
     }
 
-    /// What the end of the run has cut off, for people; `None`: nothing.
+    /// What the end of the run cut off, for people; `None`: nothing.
     pub(crate) fn unfinished(&self) -> Option<String> {
         let mut parts = Vec::new();
         if self.in_turn {
@@ -61,12 +62,12 @@ impl Pending {
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
-    /// A message of the model's own loop.
+    /// Handles a message of the model's own loop.
     pub(crate) fn works(&mut self) {
         self.in_turn = true;
     }
 
-    /// A result. `queued`: turns that follow at once.
+    /// Handles a result. `queued`: how many turns follow at once.
     pub(crate) fn turn_ends(&mut self, result: &Value) {
         self.in_turn = result["queued_turn_count"].as_u64().is_some_and(|queued| queued > 0);
     }
@@ -80,7 +81,7 @@ impl Pending {
                 let tasks = message["tasks"].as_array().into_iter().flatten().take(MAX_TASKS);
                 self.tasks = tasks.filter_map(|task| Some((task["task_id"].as_str().map(short)?, described(task)))).collect();
             }
-            // In the foreground, the turn waits for it.
+            // The turn itself waits for a foreground task.
             "task_started" if message["is_backgrounded"] != false => {
                 if let Some(id) = id().filter(|_| self.tasks.len() < MAX_TASKS) {
                     self.tasks.insert(id, described(message));
@@ -92,7 +93,7 @@ impl Pending {
         }
     }
 
-    /// What became of a prompt that the CLI gives itself.
+    /// Handles a change of a prompt that the CLI gives itself.
     pub(crate) fn prompt(&mut self, message: &Value) {
         self.in_turn |= matches!(message["state"].as_str(), Some("queued" | "started"));
         if message["wakeup_source"].is_string() {
@@ -107,7 +108,7 @@ impl Pending {
             return;
         }
         let known = self.tasks.remove(&id);
-        // In a turn, it was the model that stopped it. Some versions list it no more by now, and tell of it twice.
+        // During a turn, the model itself stopped the task. Some versions no longer list the task at this point, and report its end twice.
         if is_stopped && !self.in_turn && (self.stopped.len() < MAX_TASKS || self.stopped.contains_key(&id)) {
             let description = self.stopped.entry(id).or_default();
             if description.is_empty() {
@@ -116,7 +117,7 @@ impl Pending {
         }
     }
 
-    /// The result of a tool: one that schedules a wake-up says when it comes.
+    /// Handles the result of a tool. If it schedules a wake-up, it contains the time.
     pub(crate) fn tool_result(&mut self, message: &Value) {
         if let Some(at) = message["tool_use_result"]["scheduledFor"].as_i64() {
             self.wakes_at = Some(at);

@@ -1,4 +1,4 @@
-//! What runs used, by the `result` lines that versions of the Claude CLI printed, shortened to what is read of them.
+//! The usage of runs according to `result` lines that versions of the Claude CLI printed, shortened to the fields that are read.
 
 use super::*;
 
@@ -8,7 +8,7 @@ const FAILED_FOLLOW_UP_332: &str = include_str!("recorded/failed-follow-up-2.1.3
 const RESUMED_197: &str = include_str!("recorded/resumed-2.1.197.jsonl");
 const RESUMED_332: &str = include_str!("recorded/resumed-2.1.332.jsonl");
 
-/// Input and output tokens, and thousandths of a dollar, of a process that printed these lines.
+/// Input tokens, output tokens, and thousandths of a dollar that a process used which printed these lines.
 fn used<'a>(lines: impl IntoIterator<Item = &'a str>) -> (i64, i64, f64) {
     let mut reading = Reading::new(false, Prices::default());
     lines.into_iter().for_each(|line| reading.line(line, &mut Vec::new()));
@@ -30,7 +30,7 @@ fn all_results_of_a_run_count() {
     assert_eq!(used(BACKGROUND_332.lines()), (3_000, 600, 24.0));
     assert_eq!(used(BACKGROUND_197.lines()), (2_000, 400, 20.0));
     assert_eq!(used(FAILED_FOLLOW_UP_332.lines()), (2_000, 400, 16.0), "the second one used nothing");
-    // A result after a fault of the CLI may lack the field, or have zeros.
+    // A result after an internal error of the CLI may lack the field, or have zeros.
     let without = r#"{"type":"result","subtype":"error_during_execution","is_error":true,"total_cost_usd":0,"usage":{},"modelUsage":{}}"#;
     assert_eq!(used(BACKGROUND_332.lines().chain([without])), (3_000, 600, 24.0));
 }

@@ -1,4 +1,4 @@
-//! What is read of lines of the stream.
+//! What is read from lines of the stream.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What goes wrong in a run without making it fail.
+//! Problems in a run that do not make it fail.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,8 @@ use super::{Found, cut};
 use bloom_core::event::EventKind;
 use bloom_core::limits;
 
-/// What allows a use of a tool that was denied, as a profile says it. A command of several commands is not named by its first one.
+/// The profile's setting that allows a denied tool use. If a shell command consists of several commands, the first one does not stand for
+/// the whole.
 fn allowing(tool: &str, input: &Value) -> String {
     let first = input["command"].as_str().and_then(|command| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
@@ -21,12 +22,12 @@ fn allowing(tool: &str, input: &Value) -> String {
     }
 }
 
-/// Each is told once: as an event when it is found, and with the result.
+/// Each warning is reported once as an event, when it is found, and once with the result.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Warnings(Vec<String>);
 
 impl Warnings {
-    /// The last of those that fit says that there were more.
+    /// If there were more warnings than fit, the last one says so.
     pub(crate) fn texts(&self) -> &[String] {
         &self.0
     }
@@ -38,7 +39,7 @@ impl Warnings {
         }
     }
 
-    /// The CLI goes on without the tools of servers and plugins that do not start.
+    /// Warns about MCP servers and plugins that did not start: the CLI continues without their tools.
     pub(super) fn init(&mut self, message: &Value, found: &mut Vec<Found>) {
         let name = |value: &Value, name: &str| cut(value[name].as_str().unwrap_or_default(), 200).to_owned();
         let all = |list: &str| message[list].as_array().into_iter().flatten().take(limits::WARNINGS);
@@ -57,7 +58,8 @@ impl Warnings {
         }
     }
 
-    /// A run whose tools were denied may say that all is done. `why` is what the model was told, with `asks_human` the words of the person.
+    /// Warns about a denied tool use, because the run may say that everything is done. `why` is what the model was told; with `asks_human`,
+    /// these are the person's words.
     pub(super) fn denied(&mut self, denial: &Value, asks_human: bool, why: Option<&str>) {
         let tool = cut(denial["tool_name"].as_str().unwrap_or_default(), 200);
         let of_person = why.unwrap_or("a person denied it or did not answer within ask_human_seconds of the profile");
@@ -73,8 +75,8 @@ impl Warnings {
         });
     }
 
-    /// What the CLI tells a person beside the conversation. What changes the worth of the answer is a warning of the result, too: another
-    /// model that answered, a hook that stopped the turn, a conversation that was not saved.
+    /// A message of the CLI to a person, outside of the conversation. If it affects the value of the answer, it also becomes a warning of
+    /// the result: for example another model that answered, a hook that stopped the turn, or a conversation that was not saved.
     pub(super) fn notice(&mut self, message: &Value, found: &mut Vec<Found>) {
         let text = |name: &str| message[name].as_str().unwrap_or_default();
         let subtype = text("subtype");

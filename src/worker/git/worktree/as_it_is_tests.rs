@@ -1,4 +1,4 @@
-//! Repositories as they are: with old faults, other line ends, other names.
+//! Real-world repositories: with old faults, other line endings, other names.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use super::tests::{Place, run};
 use super::*;
 
-/// Replaces what is served.
+/// Replaces the repository that is served.
 fn serve(place: &Place, source: &str) {
     fs::remove_dir_all(place.root.join("served")).unwrap();
     run(&place.root, &["clone", "--quiet", "--bare", source, "served"]);
@@ -38,7 +38,7 @@ async fn old_commits_with_odd_dates_and_names_are_fetched() {
     let dir = place.context("a");
     let tree = place.tree("agent", &dir);
     let begun = tree.prepared_for(Some("zone")).await.unwrap();
-    // The run takes another one over.
+    // The run merges the other branch.
     run(&dir, &["merge", "--quiet", "--allow-unrelated-histories", "-m", "both", "origin/name"]);
     let merged = tree.committed(&begun, "merged").await.unwrap().unwrap();
     assert_eq!(tree.repository.commit_with(&merged.commit).await, Some(merged.commit));
@@ -167,7 +167,7 @@ async fn a_repository_with_longer_ids_works() {
     let changes = tree.committed(&begun, "longer").await.unwrap().unwrap();
     assert!(changes.commit.len() == 64 && tree.push().await.unwrap().is_some());
     assert_eq!(run(&place.root.join("served"), &["rev-parse", "bloom/a"]), changes.commit);
-    // A later start of the agent keeps the settings.
+    // The settings survive a later start of the agent.
     let again = place.tree("agent", &dir).prepared_for(None).await.unwrap();
     assert_eq!((again.base, again.unfetched), (changes.commit, None));
 }
@@ -184,13 +184,13 @@ async fn a_shallow_clone_is_no_repository_for_runs() {
     let dir = place.context("a");
     let tree = place.tree("agent", &dir);
     tree.prepared_for(None).await.unwrap();
-    // The same repository with a newer commit, and without what is before it.
+    // The same repository with a newer commit, but without its ancestors.
     fs::write(source.join("file"), "four").unwrap();
     run(&source, &["commit", "--quiet", "--all", "-m", "four"]);
     fs::remove_dir_all(place.root.join("served")).unwrap();
     let url = format!("file://{}", source.display());
     run(&place.root, &["clone", "--quiet", "--bare", "--depth=1", &url, "served"]);
-    // As with other repositories that can't be fetched, a run goes on with what its agent has, if it has something.
+    // A run continues with what its agent has, if anything, as with other repositories that can't be fetched.
     let unfetched = tree.prepared_for(None).await.unwrap().unfetched.unwrap();
     let refused = place.tree("another", &place.context("b")).prepared_for(None).await.unwrap_err().to_string();
     for told in [unfetched, refused] {
@@ -223,7 +223,7 @@ async fn a_ref_may_be_written_as_git_shows_it() {
     ] {
         assert_eq!(repository.wanted_commit(Some(name)).await.as_ref(), Ok(commit), "{name}");
     }
-    // The branches of other contexts have such names.
+    // Branches of other contexts have such names.
     assert!(matches!(repository.wanted_commit(Some("refs/bloom/a")).await, Err(Trouble::RefMissing(_))));
     assert!(matches!(repository.wanted_commit(Some("refs/heads/v1")).await, Err(Trouble::RefMissing(_))));
     let served = place.root.join("served");
@@ -265,7 +265,7 @@ async fn a_branch_that_leads_to_another_is_not_pushed_to() {
         let before = run(&served, &["rev-parse", target]);
         assert!(tree.push().await.unwrap_err().to_string().contains("leads to"));
         assert_eq!(run(&served, &["rev-parse", target]), before);
-        // What the message says helps.
+        // The command in the message resolves the problem.
         run(&served, &["symbolic-ref", "--delete", "refs/heads/bloom/a"]);
         tree.repository.fetch(FETCH_LIMIT).await.unwrap();
         assert_eq!(tree.check_branch_name(&begun.branch).await, Ok(()));

@@ -1,4 +1,4 @@
-//! Who commits what runs change.
+//! The author of the commits with runs' changes.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -18,7 +18,7 @@ impl Default for CommitAuthor {
 }
 
 impl CommitAuthor {
-    /// The variables by which git knows it.
+    /// The variables from which git reads the author.
     pub fn env(&self) -> [(&'static str, &str); 4] {
         let (name, email) = (self.name.as_str(), self.email.as_str());
         [("GIT_AUTHOR_NAME", name), ("GIT_AUTHOR_EMAIL", email), ("GIT_COMMITTER_NAME", name), ("GIT_COMMITTER_EMAIL", email)]

@@ -1,7 +1,8 @@
-//! Whose the branches of the project's repository are. A name tells nothing: people have branches, too, that are called like that of a context.
+//! Decides which context a branch of the project's repository belongs to. The name does not tell, because people may have branches with the
+//! name of a context's branch.
 //!
-//! A branch that was fetched is the context's own if its name was made of the context's id with a digest, if this agent has pushed it, if it is
-//! where the task would begin anyway, or if one of its commits says so: the agent's commits name their context in a trailer.
+//! A fetched branch belongs to the context if its name was made from the context's id with a digest, if this agent has pushed it, if it is
+//! at the commit where the task would begin anyway, or if one of its commits names the context: the agent's commits do so in a trailer.
 
 use tokio::sync::OnceCell;
 
@@ -12,19 +13,19 @@ use crate::machine::command::output;
 
 /// The trailer of a commit's message that names the context.
 const TRAILER: &str = "Bloom-Context";
-/// Commits that seem to have the trailer, of which it is looked whether they have.
+/// The maximum number of commits that seem to have the trailer and are examined closely.
 const MOST_NAMING: &str = "20";
 
-/// Where a branch of a context may begin.
+/// The commits at which a branch of a context may begin.
 #[derive(Clone, Debug)]
 struct Starts {
-    /// The default branch of the project's repository, or the commit that it has in place of one.
+    /// The default branch of the project's repository, or the commit that HEAD has instead of a branch.
     default: Option<String>,
     commits: Vec<String>,
 }
 
 impl Starts {
-    /// Whether a branch that begins at one of them has this commit.
+    /// Whether a branch that begins at one of these commits has the given commit.
     async fn have(&self, repository: &Repository, commit: &str) -> bool {
         for start in &self.commits {
             if repository.is_ancestor(commit, start).await {
@@ -35,13 +36,13 @@ impl Starts {
     }
 }
 
-/// A basic regular expression that matches this text only.
+/// A basic regular expression that matches only this text.
 fn literally(text: &str) -> String {
     text.chars().flat_map(|c| r"\.[*^$".contains(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
 impl Repository {
-    /// What a git command tells of these revisions, as `git rev-list` takes them.
+    /// The output of a git command for these revisions, which are arguments of `git rev-list`.
     async fn told(&self, command: &[&str], revisions: &[&str]) -> Result<String, Trouble> {
         let mut ask = self.local(&self.git_dir());
         ask.args(command).args(revisions).arg("--");
@@ -54,19 +55,19 @@ impl Worktree {
         self.context_id.replace(char::is_control, " ")
     }
 
-    /// The last line of the messages of the agent's commits.
+    /// The last line in the messages of the agent's commits.
     pub(crate) fn trailer(&self) -> String {
         format!("{TRAILER}: {}", self.trailer_value())
     }
 
-    /// Whether one of these commits has the trailer of the context. What was merged counts for the branch that it came from.
+    /// Whether one of these commits has the trailer of the context. Merged commits count for the branch that they came from.
     async fn names_context(&self, revisions: &[&str]) -> Result<bool, Trouble> {
         let line = format!("--grep=^{TRAILER} *: *{}[[:space:]]*$", literally(self.trailer_value().trim()));
         let list = ["log", "--first-parent", "--regexp-ignore-case", &line, "--max-count", MOST_NAMING, "--format=%H"];
         let found = self.repository.told(&list, revisions).await?;
         for commit in found.lines() {
             let form = format!("--format=%(trailers:key={TRAILER},valueonly,unfold)");
-            // One that says more than is read names no context.
+            // A commit whose output is longer than the limit names no context.
             let named = self.repository.told(&["log", "--no-walk", &form], &[commit]).await.unwrap_or_default();
             if named.lines().any(|value| value.trim() == self.trailer_value().trim()) {
                 return Ok(true);
@@ -75,8 +76,8 @@ impl Worktree {
         Ok(false)
     }
 
-    /// Whether other workers would take a branch that ends with this commit for that of the context. Commits that a run has made by itself
-    /// do not say whose they are.
+    /// Whether other workers would recognize a branch that ends with this commit as a branch of the context. Commits that a run has made
+    /// itself do not name their context.
     pub(super) async fn is_marked(&self, commit: &str) -> Result<bool, Trouble> {
         if has_digest(&self.branch) {
             return Ok(true);
@@ -84,13 +85,13 @@ impl Worktree {
         self.names_context_alone(commit).await
     }
 
-    /// Whether one of the commits that no other branch of the server has names the context.
+    /// Whether the context is named by a commit that no other branch of the server has.
     async fn names_context_alone(&self, commit: &str) -> Result<bool, Trouble> {
         let (but, others) = (format!("--exclude={}", self.pushed_ref()), format!("--glob={PUSHED}"));
         self.names_context(&[commit, "--not", &but, &others]).await
     }
 
-    /// Whether what was fetched of the branch is of this context.
+    /// Whether the fetched branch belongs to this context.
     async fn is_own(&self, starts: impl AsyncFnOnce() -> Result<Starts, Trouble>) -> Result<bool, Trouble> {
         let repository = &self.repository;
         let Some(tip) = repository.commit_of(&self.pushed_ref()).await else { return Ok(false) };
@@ -106,7 +107,7 @@ impl Worktree {
         if starts.default.as_ref() == Some(&self.branch_ref()) {
             return Ok(false);
         }
-        // A run may have pushed what it committed by itself.
+        // The run may have pushed commits that it made itself.
         if let Some(here) = repository.commit_of(&self.branch_ref()).await
             && repository.is_ancestor(&tip, &here).await
             && !starts.have(repository, &tip).await
@@ -117,31 +118,33 @@ impl Worktree {
             return Ok(true);
         }
         let is_named = if starts.commits.is_empty() {
-            // Without a commit that the branch began with, those of no other branch are looked at: its whole history would count.
+            // The branch's start is unknown. Only commits that are on no other branch are searched, because otherwise its whole history
+            // would count.
             self.names_context_alone(&tip).await?
         } else {
             self.names_context(&[&[tip.as_str(), "--not"], &starts.commits.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat())
                 .await?
         };
-        // The default branch may have all commits by now.
+        // By now the default branch may have all of its commits.
         Ok(is_named || self.names_context(&["--no-walk", &tip]).await?)
     }
 
-    /// Fails if the branch of the server is not of this context.
+    /// Fails if the branch on the server does not belong to this context.
     pub(super) async fn check_own(&self) -> Result<(), Trouble> {
         if self.is_own(|| self.starts(None)).await? { Ok(()) } else { Err(self.is_another().await) }
     }
 
-    /// The names that the project gives and gave the branch, newest first.
+    /// The current and former names that the project gives the branch, newest first.
     pub(super) fn names(&self) -> impl Iterator<Item = &String> {
         [&self.branch].into_iter().chain(&self.former_branches)
     }
 
-    /// Where a branch of the context may begin: at the default branch, and at what the task wants unless that is a branch of these names.
+    /// The commits at which a branch of the context may begin: the default branch, and the ref that the task wants unless that is the
+    /// branch itself.
     async fn starts(&self, wanted: Option<&str>) -> Result<Starts, Trouble> {
         let default = match self.repository.default_ref().await {
             Ok(default) => Some(default),
-            // The branch is there, and need not begin with that.
+            // The context's branch exists, and need not begin at the default branch.
             Err(Trouble::NoDefault(_)) => None,
             Err(trouble) => return Err(trouble),
         };
@@ -157,8 +160,8 @@ impl Worktree {
         Ok(Starts { default, commits })
     }
 
-    /// The tree with the branch that it has from now on: a branch of the context that was pushed keeps its name, and others get the project's
-    /// prefix.
+    /// The worktree with the branch name that it has from now on. A branch of the context that was already pushed keeps its name; others
+    /// get the project's prefix.
     pub(super) async fn settled(&self, tree: &Self, wanted: Option<&str>) -> Result<Self, Trouble> {
         self.forget_removed().await?;
         let starts = OnceCell::new();
@@ -180,7 +183,7 @@ impl Worktree {
 
     async fn is_another(&self) -> Trouble {
         let why = if self.repository.commit_of(&self.record_ref()).await.is_some() {
-            // It may be the same, which a person has rewritten, or one that a person has made anew.
+            // A person may have rewritten the branch, or created a new one with its name.
             format!("may be another one now: this worker has pushed it, but no commit of it has the line {} any more", self.trailer())
         } else {
             "was not made by runs of this context".to_owned()

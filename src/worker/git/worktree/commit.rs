@@ -1,6 +1,6 @@
-//! What a run changed in its worktree: committed by plumbing, which knows no hooks, shown, and pushed.
+//! The changes of a run in its worktree: commits them with plumbing commands, which run no hooks, shows them, and pushes them.
 //!
-//! Repositories below the worktree are left out: they are no part of the project.
+//! Repositories below the worktree are left out: they are not part of the project.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,21 +15,22 @@ use super::{PUSHED, Prepared, Worktree};
 use crate::machine::command::{ended, output};
 use crate::sandbox::confinement::Confinement;
 
-/// The bytes of a patch that are shown.
+/// The maximum size of a patch that is shown, in bytes.
 pub(crate) const MAX_PATCH: usize = 16 << 20;
 const MAX_STAT: usize = 64 << 10;
-/// How often a branch is pushed to which others push meanwhile.
+/// How many times the agent tries to push a branch to which others push meanwhile.
 const PUSHES: usize = 4;
 
-/// What a run changed.
+/// The changes of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Changes {
     pub commit: String,
     pub stat: String,
-    /// The beginning of the patch, at most [`MAX_PATCH`] bytes. Lines of files have the bytes that the files have, in whatever encoding: git applies no other patch.
+    /// The beginning of the patch, at most [`MAX_PATCH`] bytes. Lines keep the bytes of the files, in whatever encoding, because git would
+    /// not apply any other patch.
     pub patch: Vec<u8>,
     pub is_cut: bool,
-    /// Repositories within the worktree, whose content was left out.
+    /// Repositories within the worktree, whose contents were left out.
     pub left_out: Vec<String>,
 }
 
@@ -41,8 +42,8 @@ impl Changes {
 }
 
 impl Worktree {
-    /// Commits what is in the worktree, and shows what changed since the run began; `None` if nothing did. The branch moves at once or not at
-    /// all. It may be repeated. `ignored` names files that are not committed, in the form of a `.gitignore`.
+    /// Commits the state of the worktree, and returns what changed since the run began; `None` if nothing did. The branch is updated
+    /// atomically, and the call may be repeated. `ignored` is a file in the form of a `.gitignore` with what is not committed.
     pub(crate) async fn commit(
         &self,
         confinement: &Confinement,
@@ -70,13 +71,13 @@ impl Worktree {
         if commit != begun.base && confined.lfs.is_some() && self.repository.uses_lfs(&commit).await {
             self.take_large_files(&confined, &commit).await?;
         }
-        // A run may have made commits of its own, also on another branch; but not thrown away those of earlier runs.
+        // A run may have made commits of its own, even on another branch, but it must not have dropped those of earlier runs.
         if !self.repository.is_ancestor(&begun.base, &commit).await {
             let why = format!(
                 "a run has checked out {head}, which does not build on {} {}; the commands build it on that, with the files as they are now",
                 begun.branch, begun.base
             );
-            // Else the next run would go on without what the branch had.
+            // Otherwise the next run would continue without the branch's previous commits.
             confined.detach(&commit, &begun.base).await?;
             let merge = format!("merge --strategy=ours --allow-unrelated-histories --no-edit {}", begun.base);
             return Err(self.state(&why, &[&merge, &format!("checkout -B {}", self.branch)]));
@@ -99,16 +100,16 @@ impl Worktree {
         }))
     }
 
-    /// What of the worktree is no part of the project. Fails if the worktree is such that its changes could not be committed.
+    /// The paths in the worktree that are not part of the project. Fails if the changes in the worktree could not be committed.
     pub(super) async fn left_out(&self) -> Result<BTreeSet<PathBuf>, Trouble> {
         let (tree, most) = (self.dir.clone(), self.repository.settings.max_bytes);
         let looked = tokio::task::spawn_blocking(move || repositories_within(&tree, most)).await;
         looked.map_err(|error| Trouble::Failed(format!("the changes can't be committed: {error}")))?
     }
 
-    /// What changed between two commits: the beginning of it, and whether that is not all. A patch may be far larger than the files.
+    /// The beginning of the difference between two commits, and whether it was cut. A patch may be far larger than the files.
     async fn diff(&self, from: &str, to: &str, form: &[&str], most: usize) -> Result<(Vec<u8>, bool), Trouble> {
-        // Names that are not ASCII are shown as they are, if they are UTF-8.
+        // Names that are not ASCII are shown unquoted if they are UTF-8.
         let (mut bytes, mut is_cut) = self.diff_bytes(from, to, form, most, "core.quotePath=false").await?;
         if !is_text(&bytes) {
             (bytes, is_cut) = self.diff_bytes(from, to, form, most, "core.quotePath=true").await?;
@@ -119,7 +120,7 @@ impl Worktree {
     async fn diff_bytes(&self, from: &str, to: &str, form: &[&str], most: usize, names: &str) -> Result<(Vec<u8>, bool), Trouble> {
         let mut diff = self.repository.local(&self.repository.git_dir());
         diff.args(["-c", names, "diff-tree", "-r", "--no-ext-diff", "--no-textconv", "--no-color"]);
-        // Trees are compared: nothing is looked for in a submodule.
+        // Only trees are compared, so git does not look into submodules.
         diff.args(["--ignore-submodules=none", "--submodule=short"]).args(form).args([from, to]);
         let failed = |why: String| Trouble::of_git("the changes can't be shown", &why);
         let ended = ended(diff, Stdio::null(), LOCAL_LIMIT, most).await.map_err(failed)?;
@@ -131,8 +132,8 @@ impl Worktree {
         Ok((bytes, is_cut))
     }
 
-    /// Pushes the branch with the user's own credentials, unless the repository's server has its commits already, as far as the last fetch
-    /// tells. What others have pushed meanwhile is merged. Returns the commit that was pushed.
+    /// Pushes the branch with the user's own credentials, unless the project's server already has its commits as of the last fetch. Merges
+    /// what others have pushed meanwhile. Returns the commit that was pushed.
     pub(crate) async fn push(&self) -> Result<Option<String>, Trouble> {
         let failed = |why: &str| Trouble::of_push(&self.branch, why);
         let mut commit = self.repository.commit_of(&self.branch_ref()).await.ok_or_else(|| failed("its branch is gone"))?;
@@ -145,14 +146,14 @@ impl Worktree {
         for _ in 0..PUSHES {
             self.check_branch_name(&self.branch).await.map_err(stopped)?;
             if let Some(theirs) = &known {
-                // It may have been made since the run began.
+                // Somebody may have created the branch on the server since the run began.
                 if self.repository.commit_of(&self.record_ref()).await.is_none() {
                     self.check_own().await.map_err(stopped)?;
                 }
                 commit = self.joined(&commit, theirs).await.map_err(stopped)?;
                 if commit == *theirs {
                     self.note_pushed(theirs).await?;
-                    // An earlier attempt has pushed it, although its end was not heard of.
+                    // An earlier attempt has pushed the commit, although its answer did not arrive.
                     return Ok(refused.map(|_: String| commit));
                 }
             }
@@ -167,7 +168,7 @@ impl Worktree {
         Err(Trouble::of_push(&self.branch, "others push to it all the time"))
     }
 
-    /// Whether a branch of the server has the commit, so that the context has made none.
+    /// Whether a branch on the server has the commit, so that the context has made no commit of its own.
     async fn is_of_another_branch(&self, commit: &str) -> bool {
         let mut ask = self.repository.local(&self.repository.git_dir());
         ask.args(["for-each-ref", "--count=1", "--format=%(refname)", "--contains", commit, PUSHED]);
@@ -175,7 +176,7 @@ impl Worktree {
     }
 }
 
-/// Whether it is UTF-8, of which the last character may be cut.
+/// Whether the bytes are UTF-8. The last character may be cut.
 fn is_text(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).map_or_else(|error| error.error_len().is_none(), |_| true)
 }

@@ -1,5 +1,5 @@
 //! The agent's commands on a worktree and the repository of its context. Runs write both, so these commands are
-//! [confined](crate::sandbox::confinement), and what they tell is input like any other.
+//! [confined](crate::sandbox::confinement), and their output is untrusted input.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -22,29 +22,31 @@ use crate::machine::disk_size::held::held_open;
 use crate::machine::disk_size::is_larger;
 use crate::sandbox::confinement::{Confinement, Shown};
 
-/// Runs find the repository by this file, which an earlier run may have removed, or replaced by a pipe or a link. A directory is left: it is
-/// a repository that the run has made.
+/// Writes the file through which runs find the repository. An earlier run may have removed it, or replaced it by a pipe or a link. A
+/// directory is left alone: it is a repository that the run has made.
 const WRITE_LINK: &str = r#"[ -d "$2" ] && [ ! -L "$2" ] || { rm -f -- "$2" && printf 'gitdir: %s\n' "$1" >"$2"; }"#;
-/// Tells the command that follows these commits: the first is wanted, the second, if it is one, is there.
+/// Passes commits to the standard input of the command that follows: the first commit is wanted, and the second one, if given, already
+/// exists.
 const PACK: &str = r#"wanted="$0"; known="$1"; shift; printf '%s\n' "$wanted" ${known:+"^$known"} | "$@""#;
-/// Stores what a command prints in a file, with the most 512-byte blocks that this file, or another of the command, may have.
+/// Stores the output of a command in a file, and limits the number of 512-byte blocks that this file, or another file of the command, may
+/// have.
 const INTO_FILE: &str = r#"ulimit -f "$1"; into="$0"; shift; exec "$@" >"$into""#;
 
-/// How long the filters that runs have set may take for all files.
+/// How long all filters that runs have configured may take together.
 const FILTER_LIMIT: Duration = Duration::from_secs(if cfg!(test) { 5 } else { 300 });
-/// The bytes of a list that git prints: the changed files of a large repository.
+/// The maximum size of a list that git prints, in bytes: the changed files of a large repository.
 const MOST_ANSWERED: usize = 64 << 20;
-/// A command none of whose files has more 512-byte blocks.
+/// Runs a command with a limit on the 512-byte blocks of each file that it writes.
 const SMALL_FILES: &str = r#"ulimit -f "$0"; exec "$@""#;
 
 pub(crate) struct Confined<'a> {
     pub tree: &'a Worktree,
     pub confinement: &'a Confinement,
-    /// Files of the agent that a command reads.
+    /// Files of the agent that commands read.
     pub read: Vec<PathBuf>,
-    /// The program git-lfs, if it is installed.
+    /// The git-lfs program, if it is installed.
     pub lfs: Option<PathBuf>,
-    /// The filters that runs have set, as far as [`renew`](Self::renew) has found them.
+    /// The filters that runs have configured, as found by [`renew`](Self::renew).
     pub filters: Vec<String>,
 }
 
@@ -53,10 +55,10 @@ impl<'a> Confined<'a> {
         Self { tree, confinement, read: Vec::new(), lfs: lfs_program(), filters: Vec::new() }
     }
 
-    /// A git command in the worktree, which is not confined yet.
+    /// A git command in the worktree that is not confined yet.
     pub(crate) fn git(&self) -> Command {
         let mut git = self.tree.repository.local(&self.tree.own_git_dir());
-        // Paths of commands are relative to the worktree; git does not look for a repository there.
+        // Paths in commands are relative to the worktree, but git does not search there for a repository.
         git.arg("--work-tree").arg(&self.tree.dir);
         self.with_lfs(&mut git);
         git
@@ -72,7 +74,8 @@ impl<'a> Confined<'a> {
         output(self.confine(&plain), limit).await
     }
 
-    /// As [`Self::run`], for a command that executes filters or the like, which write what they want: it may take no more room than the run.
+    /// Like [`Self::run`], for a command that executes filters or similar programs, which can write anything. The command may take no more
+    /// space than the run.
     pub(crate) async fn run_within(&self, plain: Command, limit: Duration) -> Result<String, String> {
         let Some(most) = self.confinement.disk_limit else { return self.run(plain, limit).await };
         let (dirs, processes) = (vec![self.tree.dir.clone(), self.tree.own_git_dir()], self.confinement.processes());
@@ -87,15 +90,15 @@ impl<'a> Confined<'a> {
         self.run(shell, LOCAL_LIMIT).await.map(drop)
     }
 
-    /// The id of the object that this names.
+    /// The id of the object to which this name refers.
     pub(crate) async fn parsed(&self, name: &str) -> Option<String> {
         let mut parse = self.git();
         parse.args(["rev-parse", "--quiet", "--verify", "--end-of-options", name]);
         self.run(parse, LOCAL_LIMIT).await.ok().filter(|id| is_commit_id(id))
     }
 
-    /// The commit that is checked out. If a run has removed its branch or what that is at, the branch is made again at `begun`, where the run began;
-    /// the files are changes then.
+    /// The commit that is checked out. If a run has removed its branch or the branch's commit, the branch is created again at `begun`,
+    /// where the run began, and the files count as changes.
     pub(crate) async fn head(&self, begun: &str) -> Result<String, Trouble> {
         if let Some(head) = self.parsed("HEAD^{commit}").await {
             return Ok(head);
@@ -104,7 +107,7 @@ impl<'a> Confined<'a> {
         Ok(begun.to_owned())
     }
 
-    /// A command that was killed leaves its locks behind. Nobody else uses this repository now.
+    /// Removes the locks that a killed command has left. Nobody else uses this repository now.
     pub(crate) async fn forget_locks(&self) {
         let own = self.tree.own_git_dir();
         let locks = ["index.lock".to_owned(), "HEAD.lock".to_owned(), "config.lock".to_owned(), format!("{}.lock", self.tree.branch_ref())];
@@ -112,7 +115,8 @@ impl<'a> Confined<'a> {
         let _ = self.script(r#"rm -f -- "$@""#, &locks.iter().map(PathBuf::as_path).collect::<Vec<_>>()).await;
     }
 
-    /// The branch that is checked out. It is one of these, and the agent has made it: whatever else a run checks out is none of the context.
+    /// The branch that is checked out. It must be one of these, which the agent has created: anything else that a run checks out does not
+    /// belong to the context.
     pub(crate) async fn branch(&self, own: &[String]) -> Result<String, Trouble> {
         let mut ask = self.git();
         ask.args(["symbolic-ref", "--quiet", "HEAD"]);
@@ -121,7 +125,7 @@ impl<'a> Confined<'a> {
         match head.strip_prefix("refs/heads/") {
             Some(name) if own.iter().any(|own| own == name) && tree.repository.commit_of(&head).await.is_some() => Ok(name.to_owned()),
             _ => {
-                // The command needs the branch, which the run may have removed.
+                // The command in the message needs the branch, which the run may have removed.
                 if let Some(kept) = tree.repository.commit_of(&tree.branch_ref()).await
                     && self.parsed(&format!("{}^{{commit}}", tree.branch_ref())).await.is_none()
                 {
@@ -138,7 +142,8 @@ impl<'a> Confined<'a> {
         linked.map_err(|why| Trouble::of_git("the worktree can't be prepared", &why))
     }
 
-    /// Makes the repository of the context, with its branch at this commit, and the worktree with these large files; `None` = its files are there.
+    /// Creates the repository of the context, with its branch at this commit, and the worktree with these large files; `None` = its files
+    /// already exist.
     pub(crate) async fn make(&mut self, start: &str, files: Option<&LargeFiles>) -> Result<(), Trouble> {
         let failed = |why: String| Trouble::of_git("the worktree can't be made", &why);
         let repository = &self.tree.repository;
@@ -157,7 +162,7 @@ impl<'a> Confined<'a> {
         Ok(())
     }
 
-    /// Shows the run the branches and tags that were fetched. Without them it can work, too.
+    /// Shows the fetched branches and tags to the run. The run can also work without them.
     pub(crate) async fn follow_refs(&self) {
         let mut fetch = self.git();
         fetch.env("GIT_ALLOW_PROTOCOL", "file").args([
@@ -176,14 +181,14 @@ impl<'a> Confined<'a> {
         }
     }
 
-    /// Whether the files can follow from the head to a commit: none of those that are to change has other changes.
+    /// Whether the files can be moved from the head to a commit, because none of the files that differ has other changes.
     pub(crate) async fn can_follow(&self, head: &str, commit: &str) -> bool {
         let mut read = self.git();
         read.args(["read-tree", "--dry-run", "-m", "-u", head, commit]);
         self.run_within(read, LOCAL_LIMIT).await.is_ok()
     }
 
-    /// Lets the files and the branch follow to a commit.
+    /// Moves the files and the branch to a commit.
     pub(crate) async fn follow(&self, head: &str, commit: &str) -> Result<(), Trouble> {
         let mut read = self.git();
         read.args(["read-tree", "-m", "-u", head, commit]);
@@ -191,8 +196,8 @@ impl<'a> Confined<'a> {
         self.update_branch(commit).await
     }
 
-    /// The same, after it was interrupted: files of which some have followed, and git's index not. `changed` is a file with the names of all
-    /// that differ between the two commits.
+    /// Finishes an interrupted [`Self::follow`]: some of the files were moved, but git's index was not. `changed` is a file with the names
+    /// of all files that differ between the two commits.
     pub(crate) async fn finish_following(&mut self, head: &str, commit: &str, changed: &Path) -> Result<(), Trouble> {
         let failed = |why: String| Trouble::of_git("the worktree can't be prepared", &why);
         let mut index = self.git();
@@ -208,7 +213,7 @@ impl<'a> Confined<'a> {
         self.update_branch(commit).await
     }
 
-    /// Lets the branch name this commit, at once or not at all, and the worktree be on the branch.
+    /// Sets the branch to this commit atomically, and points HEAD to the branch.
     pub(crate) async fn update_branch(&self, commit: &str) -> Result<(), Trouble> {
         self.move_branch(commit).await?;
         let failed = |why: String| Trouble::of_git("the branch can't be updated", &why);
@@ -223,7 +228,7 @@ impl<'a> Confined<'a> {
         self.run(update, LOCAL_LIMIT).await.map(drop).map_err(|why| Trouble::of_git("the branch can't be updated", &why))
     }
 
-    /// Checks out this commit, of which the files are there, and no branch; the branch of the context is at `begun` again.
+    /// Detaches HEAD at this commit, whose files are already there, and resets the branch of the context to `begun`.
     pub(crate) async fn detach(&self, commit: &str, begun: &str) -> Result<(), Trouble> {
         let mut point = self.git();
         point.args(DURABLE).args(["update-ref", "--no-deref", "-m", "bloom-runtime", "HEAD", commit]);
@@ -231,7 +236,7 @@ impl<'a> Confined<'a> {
         self.move_branch(begun).await
     }
 
-    /// Gives the branch, which is at this commit, another name.
+    /// Renames the branch, which is at this commit.
     pub(crate) async fn rename_branch(&self, head: &str, name: &str) -> Result<(), Trouble> {
         let renamed = self.tree.on(name);
         Confined::new(&renamed, self.confinement).update_branch(head).await?;
@@ -240,7 +245,7 @@ impl<'a> Confined<'a> {
         self.run(forget, LOCAL_LIMIT).await.map(drop).map_err(|why| Trouble::of_git("the branch can't be updated", &why))
     }
 
-    /// Commits all files but those in the directories that are left out. Returns `head` if they are as they were.
+    /// Commits all files except those in the left-out directories. Returns `head` if nothing has changed.
     pub(crate) async fn commit_files(
         &mut self,
         head: &str,
@@ -261,7 +266,7 @@ impl<'a> Confined<'a> {
         self.commit_tree(&tree, head, author, message).await.map_err(failed)
     }
 
-    /// Lets git's index have all files but those in the directories that are left out.
+    /// Updates git's index with all files except those in the left-out directories.
     pub(crate) async fn stage(&mut self, head: &str, left_out: &BTreeSet<PathBuf>, ignored: &Path) -> Result<(), Trouble> {
         let failed = |why: String| Trouble::of_git(NOT_COMMITTED, &why);
         let mut read = self.git();
@@ -289,7 +294,8 @@ impl<'a> Confined<'a> {
         if is_commit_id(&commit) { Ok(commit) } else { Err("git told no commit".into()) }
     }
 
-    /// The directories that git would look into. It looks into none that `.gitignore` leaves out, and fails if such a one is named to it.
+    /// The directories into which git would look. Git does not look into directories that `.gitignore` excludes, and fails if such a
+    /// directory is passed to it.
     async fn without_ignored(&self, dirs: &BTreeSet<PathBuf>, ignored: &Path) -> Result<BTreeSet<PathBuf>, String> {
         if dirs.is_empty() {
             return Ok(BTreeSet::new());
@@ -297,22 +303,22 @@ impl<'a> Confined<'a> {
         let mut ask = self.git_ignoring(ignored);
         ask.args(["check-ignore", "-z", "--stdin"]);
         let names = dirs.iter().flat_map(|dir| [dir.as_os_str().as_bytes(), b"\0"].concat()).collect();
-        // 1: none is left out.
+        // 1: none is excluded.
         let told = self.answer(&ask, names, &[0, 1]).await?;
         let left_out: BTreeSet<&[u8]> = told.split(|byte| *byte == 0).collect();
         Ok(dirs.iter().filter(|dir| !left_out.contains(dir.as_os_str().as_bytes())).cloned().collect())
     }
 
-    /// A git command that leaves out what this file names, too.
+    /// A git command that also ignores what this file lists.
     fn git_ignoring(&self, ignored: &Path) -> Command {
         let mut git = self.git();
         git.arg("-c").arg(format!("core.excludesFile={}", ignored.display()));
         git
     }
 
-    /// What a command prints that gets these bytes on its standard input, and ends with one of these statuses.
+    /// The output of a command that gets these bytes on its standard input, and ends with one of these statuses.
     pub(crate) async fn answer(&self, plain: &Command, input: Vec<u8>, statuses: &[i32]) -> Result<Vec<u8>, String> {
-        // A file has no limit of what fits in, as a pipe that nobody reads has.
+        // The input is in a file: writing to a pipe would block if the command did not read it.
         let path = self.tree.own_git_dir().with_extension("input");
         let opened = fs::write(&path, input).and_then(|()| fs::File::open(&path));
         let _ = fs::remove_file(&path);
@@ -325,7 +331,7 @@ impl<'a> Confined<'a> {
         }
     }
 
-    /// Removes the objects that the project's repository has, too.
+    /// Removes the objects that the project's repository has as well.
     pub(crate) async fn prune_shared(&self) {
         let mut prune = self.git();
         prune.args(["prune-packed", "--quiet"]);
@@ -334,17 +340,17 @@ impl<'a> Confined<'a> {
         }
     }
 
-    /// Writes the objects of the commit, and of all that it builds on and the project's repository does not have, into a file. Of the commits that it
-    /// has, `known` is one.
+    /// Writes the objects of the commit and of its ancestors that the project's repository does not have into a file. `known` is a commit
+    /// that it does have.
     pub(crate) async fn pack(&self, commit: &str, known: Option<&str>, into: &Path) -> Result<(), String> {
         let mut pack = self.git();
         pack.args(["pack-objects", "--revs", "--thin", "--stdout", "--quiet"]);
-        // What is to be packed comes by standard input.
+        // Standard input names the commits to be packed.
         let pack = started_by(["sh", "-c", PACK, commit, known.unwrap_or_default()].map(OsString::from), &pack);
         let blocks = self.tree.repository.settings.max_bytes.div_ceil(512).to_string();
         let store = [OsString::from("sh"), "-c".into(), INTO_FILE.into(), into.into(), blocks.into()];
         let stored = started_by(store, &self.confine(&pack));
-        // Made here, for this user alone.
+        // Created here, so that only this user can read it.
         fs::File::create_new(into).map_err(|error| error.to_string())?;
         output(stored, FETCH_LIMIT).await.map(drop)
     }

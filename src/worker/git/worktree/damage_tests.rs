@@ -1,11 +1,11 @@
-//! Runs that damage the repository of their context: it is mended before the agent uses it, or the message says how.
+//! Runs that damage the repository of their context. The agent repairs it before it uses it, or its message says how to.
 
 use std::path::Path;
 
 use super::tests::{Place, mend, run};
 use super::*;
 
-/// What is committed although a run has done this to the repository of its context, and where the next run begins.
+/// What is committed after a run has damaged the repository of its context in this way, and where the next run begins.
 async fn commits_after(damage: impl FnOnce(&Path, &Path)) -> (Place, Worktree, Changes) {
     let place = Place::new();
     let dir = place.context("a");
@@ -100,7 +100,7 @@ async fn settings_that_runs_need_later_are_kept() {
     assert_eq!(run(&tree.dir, &["show", "bloom/a:key"]), "a", "a filter keeps what shall not be committed out of commits");
 }
 
-/// What a filter would change must not be committed as it is: it may encrypt.
+/// What a filter would change must not be committed unfiltered: the filter may encrypt.
 #[tokio::test]
 async fn a_filter_that_does_not_work_is_told_and_costs_no_other_run() {
     for clean in ["false", "sleep 300"] {
@@ -135,7 +135,7 @@ async fn a_branch_that_a_run_has_removed_is_made_again() {
     for gone in ["HEAD", "objects", "objects/info/alternates", "refs"] {
         commits_after(|_, own| remove_all(&own.join(gone)).unwrap()).await;
     }
-    // In a run that was interrupted.
+    // The filter is from a run that was interrupted.
     let place = Place::new();
     let dir = place.context("a");
     let tree = place.tree("agent", &dir);
@@ -145,7 +145,7 @@ async fn a_branch_that_a_run_has_removed_is_made_again() {
     let second = tree.prepared_for(None).await.unwrap();
     assert_eq!(second.base, first.base);
     assert!(tree.committed(&second, "x").await.unwrap().unwrap().text().contains("+half"));
-    // If something else is checked out, what the message says helps.
+    // If something else is checked out, the command in the message resolves the problem.
     tree.prepared_for(None).await.unwrap();
     run(&dir, &["checkout", "--quiet", "--detach", "v1"]);
     run(&dir, &["branch", "-D", "bloom/a"]);

@@ -1,5 +1,5 @@
-//! Filters that runs have set: git executes them for the files that `.gitattributes` names when the agent commits. They may strip or encrypt what
-//! shall not be in a commit, so without one that does not work, nothing is committed.
+//! Filters that runs have configured. Git executes them on commits of the agent, for the files that `.gitattributes` names. Filters may
+//! remove or encrypt what must not be in a commit, so if one does not work, nothing is committed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,12 +10,12 @@ use super::confined::Confined;
 use super::trouble::{NOT_COMMITTED, Trouble};
 
 impl Worktree {
-    /// Exists while what a run has changed can't be committed because of a filter.
+    /// This file exists while the changes of a run can't be committed because of a filter.
     fn filter_mark(&self) -> PathBuf {
         self.own_git_dir().with_extension("filter")
     }
 
-    /// Fails if the files still can't be committed because of a filter: the next run would be paid, and meet the same.
+    /// Fails if the files still can't be committed because of a filter: otherwise the next run would cost money and fail in the same way.
     pub(super) async fn check_filters(&self, confined: &mut Confined<'_>, head: &str, left_out: &BTreeSet<PathBuf>) -> Result<(), Trouble> {
         if !self.filter_mark().exists() {
             return Ok(());
@@ -26,13 +26,13 @@ impl Worktree {
 }
 
 impl Confined<'_> {
-    /// Why the files can't be committed: git's words, and which filter is the reason, if one is.
+    /// Why the files can't be committed: git's message, and the filter that is the reason, if one is.
     pub(crate) fn not_staged(&self, why: &str) -> Trouble {
         let said = |name: &&String| why.contains(&format!("filter '{name}' failed"));
         let is_slow = why.starts_with("it took longer");
         match (Trouble::of_git(NOT_COMMITTED, why), self.filters.iter().find(said).or(self.filters.first().filter(|_| is_slow))) {
             (Trouble::Failed(text), Some(name)) => {
-                // Without it, the next run fails in the same way.
+                // If the mark can't be written, the next run fails in the same way.
                 let _ = fs::write(self.tree.filter_mark(), "");
                 let cause = format!("{text}. A run has set the filter {name}, which does not work");
                 self.tree.state(&cause, &[&format!("config --remove-section filter.{name}")])

@@ -1,4 +1,4 @@
-//! Runs that want the agent's git to execute something, or to wait for ever.
+//! Runs that try to make the agent's git execute something, or wait forever.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -14,7 +14,7 @@ async fn nothing_that_a_run_wrote_is_executed() {
     let prepared = tree.prepared_for(None).await.unwrap();
     let mark = place.root.join("executed");
     let command = format!("touch {}; cat", mark.display());
-    // What a run in a sandbox can write: its worktree, with attributes, a false `.git`, and a repository within.
+    // Files that a sandboxed run can write: its worktree, with attributes, a false `.git`, and a repository within.
     fs::write(dir.join(".gitattributes"), "* filter=evil diff=evil merge=evil\n").unwrap();
     let config = format!(
         "[core]\n\tfsmonitor = {command}\n\thooksPath = {0}\n\tsshCommand = {command}\n\teditor = {command}\n\tpager = {command}\n\
@@ -31,7 +31,7 @@ async fn nothing_that_a_run_wrote_is_executed() {
         fs::write(hooks.join(hook), format!("#!/bin/sh\n{command}\n")).unwrap();
         fs::set_permissions(hooks.join(hook), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     }
-    // Also one whose name is not UTF-8.
+    // One of the names is not UTF-8.
     let odd = PathBuf::from(std::ffi::OsStr::from_bytes(b"odd\xff"));
     for inner in [Path::new("inner"), Path::new("deep/inner"), &odd] {
         fs::create_dir_all(dir.join(inner)).unwrap();
@@ -59,7 +59,7 @@ async fn nothing_that_a_run_wrote_is_executed() {
     assert!(!mark.exists(), "a command of the run was executed");
 }
 
-/// A commit of the project may name repositories, which a run can put there. Git would look into them for changes.
+/// A commit of the project may refer to repositories, which a run can put there. Git would look into them for changes.
 #[tokio::test]
 async fn a_repository_that_the_project_names_is_not_looked_into() {
     let place = Place::new();
@@ -78,7 +78,7 @@ async fn a_repository_that_the_project_names_is_not_looked_into() {
         run(&inner, &["commit", "--quiet", "-m", "inner"]);
         run(&inner, &["config", "filter.evil.clean", &format!("touch {}; cat", mark.display())]);
     }
-    // The run commits them as what they are: names of commits.
+    // The run commits them as gitlinks, which are names of commits.
     run(&dir, &["-c", "advice.addEmbeddedRepo=false", "add", "."]);
     run(&dir, &["commit", "--quiet", "-m", "gitlinks"]);
     let _ = fs::remove_file(&mark);
@@ -118,7 +118,7 @@ async fn pipes_and_devices_hold_nothing_up() {
     assert!(matches!(tree.committed(&prepared, "x").await, Err(Trouble::Size(why)) if why.contains("--max-clone-mib")));
 }
 
-/// Makes a commit whose history has a tree that no server of git should take, and lets the branch have it.
+/// Makes a commit whose history has a tree that no git server should accept, and sets the branch to it.
 const BAD_HISTORY: &str = r#"set -e
 blob=$(echo x | git hash-object -w --stdin)
 raw() { printf '%s %s\0' "$1" "$2"; printf "$(printf %s "$3" | sed 's/../\\x&/g')"; }
@@ -127,7 +127,7 @@ bad=$(raw 40000 .git "$below" | git hash-object -w -t tree --literally --stdin)
 middle=$(git commit-tree "$bad" -p HEAD -m bad)
 git update-ref HEAD "$(git commit-tree 'HEAD^{tree}' -p "$middle" -m good)""#;
 
-/// Else it would be pushed, and no worker could fetch the repository any more.
+/// Otherwise it would be pushed, and no worker could fetch the repository any more.
 #[tokio::test]
 async fn objects_that_git_refuses_from_servers_are_refused_from_runs() {
     let place = Place::new();
@@ -142,7 +142,7 @@ async fn objects_that_git_refuses_from_servers_are_refused_from_runs() {
     assert_eq!(tree.repository.commit_of("refs/heads/bloom/a").await, Some(prepared.base));
 }
 
-/// Settings of the context name a filter that says very much.
+/// The context's settings name a filter that prints very much.
 #[tokio::test]
 async fn what_a_filter_says_is_not_kept() {
     let place = Place::new();

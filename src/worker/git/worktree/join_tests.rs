@@ -1,9 +1,9 @@
-//! Branches that others have changed on the project's server, too.
+//! Branches that others have changed on the project's server as well.
 
 use super::tests::{Place, run};
 use super::*;
 
-/// Two agents, whose worktrees of one context are both at what the first one has pushed.
+/// Two agents with a worktree of the same context, both at the commit that the first one has pushed.
 struct Two {
     place: Place,
     here: (PathBuf, Worktree),
@@ -39,7 +39,7 @@ impl Two {
         run(&self.served(), &["rev-parse", "bloom/a"])
     }
 
-    /// The branch of the server is at this commit, by a person.
+    /// Resets the branch on the server to this commit, as a person would.
     fn reset_to(&self, commit: &str) {
         run(&self.served(), &["update-ref", "refs/heads/bloom/a", commit]);
     }
@@ -110,7 +110,7 @@ async fn what_is_pushed_while_a_run_works_is_merged_after_it() {
     assert_eq!(run(&two.served(), &["rev-parse", "bloom/a^1", "bloom/a^2"]), format!("{}\n{theirs}", changes.commit));
     let next = tree.prepared_for(None).await.unwrap();
     assert_eq!((next.base, next.origin), (pushed, Origin::Fetched));
-    // If both have changed the same, the run is not called done.
+    // If both have changed the same lines, the run does not count as done.
     let begun = tree.prepared_for(None).await.unwrap();
     two.there().runs("file", "yours\n", true).await;
     fs::write(dir.join("file"), "mine\n").unwrap();
@@ -128,12 +128,12 @@ async fn what_a_person_has_taken_back_or_rewritten_does_not_come_back() {
     let begun = tree.prepared_for(None).await.unwrap();
     assert_eq!((&begun.base, begun.origin, tree.push().await), (&first, Origin::Fetched, Ok(None)));
     assert!(!dir.join("there").exists() && run(dir, &["status", "--porcelain"]).is_empty());
-    // Rewritten: other commits, of which one says whose they are.
+    // A rewritten branch: its commits are new, and one of them names the context.
     let message = format!("Once more\n\n{}", tree.trailer());
     let made = run(&two.served(), &["commit-tree", &format!("{first}^{{tree}}"), "-p", &format!("{first}^"), "-m", &message]);
     two.reset_to(&made);
     assert_eq!(tree.prepared_for(None).await.unwrap().base, made);
-    // With work here that nobody else has, nothing is decided.
+    // If this machine has work that nobody else has, the conflict is left to a person.
     two.here().runs("mine", "mine\n", false).await;
     two.reset_to(&first);
     let why = two.here().refused().await;
@@ -187,7 +187,7 @@ async fn locks_that_were_left_hold_no_run_up() {
     let two = Two::new().await;
     let git = two.here.1.repository.git_dir();
     let (now, long) = (std::time::SystemTime::now(), Duration::from_secs(7_200));
-    // The clock may have been set back since.
+    // The clock may have been set back in between.
     for (name, at) in [("refs/heads/bloom/a", now - long), ("refs/bloom/a", now + long), ("refs/push/a/a", now + long)] {
         let lock = git.join(format!("{name}.lock"));
         fs::write(&lock, "").unwrap();
@@ -196,12 +196,12 @@ async fn locks_that_were_left_hold_no_run_up() {
     two.here().runs("mine", "mine\n", true).await;
 }
 
-/// Also what this worker has only fetched, and what is pushed while it works.
+/// This includes commits that this worker has only fetched, and commits that are pushed while it works.
 #[tokio::test]
 async fn what_is_taken_back_while_a_run_works_does_not_come_back() {
     let two = Two::new().await;
     let first = run(&two.served(), &["rev-parse", "bloom/a^"]);
-    // The newest commit was made by the other agent, and only fetched here.
+    // The newest commit was made by the other agent, and was only fetched here.
     let (dir, tree) = &two.here;
     for is_known in [false, true] {
         let begun = tree.prepared_for(None).await.unwrap();
@@ -213,7 +213,7 @@ async fn what_is_taken_back_while_a_run_works_does_not_come_back() {
         }
         let why = tree.push().await.unwrap_err().to_string();
         assert!(why.contains("taken back") && two.tip() == first, "{why}");
-        // What the message says helps.
+        // The command in the message resolves the problem.
         let words: Vec<&str> = why.split("rebase ").nth(1).unwrap().split(',').next().unwrap().split(' ').collect();
         tree.show_refs(&Confinement::default()).await;
         run(dir, &[&["rebase", "--quiet"], &words[..]].concat());
@@ -241,7 +241,7 @@ async fn a_branch_that_was_removed_and_made_anew_is_another() {
     let made = run(&served, &["commit-tree", "main^{tree}", "-p", "main", "-m", "By a person"]);
     two.reset_to(&made);
     assert!(two.here().refused().await.contains("was not made by runs of this context"));
-    // Nor does a run push to it that works meanwhile.
+    // A run that is working meanwhile does not push to it either.
     run(&served, &["branch", "-D", "bloom/a"]);
     two.here().runs("mine", "mine\n", true).await;
 }
@@ -252,7 +252,7 @@ async fn files_that_follow_are_not_left_half_way() {
     two.there().runs("file", "yours\n", true).await;
     let (dir, tree) = &two.here;
     two.there().runs("new", "new\n", true).await;
-    // The agent was killed when it had written a file, and git not its index. An earlier run was interrupted, and has left its work.
+    // The agent was killed after git had written a file, but not its index. An earlier interrupted run has left its work there.
     tree.repository.fetch(FETCH_LIMIT).await.unwrap();
     let head = run(dir, &["rev-parse", "HEAD"]);
     fs::write(dir.join("file"), "yours\n").unwrap();
@@ -262,7 +262,7 @@ async fn files_that_follow_are_not_left_half_way() {
     assert_eq!(fs::read_to_string(dir.join("first")).unwrap(), "half\n", "the work of the interrupted run is still there");
     assert_eq!(run(dir, &["status", "--porcelain"]), "M first");
     assert!(!tree.own_git_dir().with_extension("following").exists());
-    // It was killed later: all is there but the end of the mark.
+    // The agent was killed later: only the mark is left to be removed.
     fs::write(tree.own_git_dir().with_extension("following"), format!("{head} {}", two.tip())).unwrap();
     assert_eq!(tree.prepared_for(None).await.unwrap().base, two.tip());
     assert_eq!(run(dir, &["status", "--porcelain"]), "M first");
@@ -280,7 +280,7 @@ async fn a_branch_that_a_run_has_pushed_itself_stays_the_contexts() {
     push();
     tree.committed(&begun, "a run").await.unwrap().unwrap();
     let begun = tree.prepared_for(None).await.unwrap();
-    // This time it has changed what it had pushed.
+    // This time the run has rewritten a commit that it had pushed.
     fs::write(dir.join("file"), "pushed\n").unwrap();
     run(&dir, &["commit", "--quiet", "-am", "By the run"]);
     push();

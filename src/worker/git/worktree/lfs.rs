@@ -1,13 +1,13 @@
-//! Large files that a repository keeps with git-lfs: commits have pointers to them, worktrees have the files.
+//! Large files that a repository stores with git-lfs: commits contain pointers to them, and worktrees contain the files.
 //!
 //! ```text
 //! repositories/PROJECT/git/lfs/objects/                the files, once for all contexts: only the agent writes there
-//! repositories/PROJECT/contexts/NAME.git/lfs/objects/  links to them, and the files that runs of the context have added
+//! repositories/PROJECT/contexts/NAME.git/lfs/objects/  links to them, and files that runs of the context have added
 //! ```
 //!
-//! The agent fetches and pushes them in the bare repository, which has no files, and whose HEAD is at a commit without files: so git-lfs
-//! finds no `.lfsconfig` there, and uses the URL of the project with the settings of the agent's user. In a worktree git-lfs only turns pointers into
-//! files and back. Its server is then the directory of the project's repository, whatever `.lfsconfig` or a run says.
+//! The agent fetches and pushes the files in the bare repository. It has no worktree, and its HEAD is at a commit without files, so git-lfs
+//! finds no `.lfsconfig` and uses the project's URL with the settings of the agent's user. In a worktree, git-lfs only converts pointers to
+//! files and back. There its server is the directory of the project's repository, whatever `.lfsconfig` or a run says.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -32,31 +32,32 @@ use crate::home::private_dir;
 use crate::machine::command::{ended, output, started_by};
 use crate::machine::open_below::{fresh_at, open_below};
 
-/// Names the objects to which blobs point that these revisions have. A pointer is shorter than 1,024 bytes.
+/// Lists the objects that pointers in these revisions refer to. A pointer is shorter than 1,024 bytes.
 const POINTERS: &str = r#"revisions="$0"
 blobs=$("$@" rev-list --objects --no-object-names --filter=combine:blob:limit=1024+object:type=blob --filter-provided-objects \
   $revisions) || exit
 [ -z "$blobs" ] || printf '%s\n' "$blobs" | "$@" cat-file --batch --buffer | LC_ALL=C sed -n 's/^oid sha256:\([0-9a-f]\{64\}\)$/\1/p'"#;
-/// The bytes of a list of objects.
+/// The maximum size of a list of objects, in bytes.
 const MOST_LISTED: usize = 64 << 20;
-/// Reads paths, and links each below the second directory to the one below the first.
+/// Reads paths, and links each path below the second directory to the same path below the first one.
 const LINK_ALL: &str = r#"while read -r path; do
   [ -d "$1/${path%/*}" ] || mkdir -p -- "$1/${path%/*}" || exit
   [ -L "$1/$path" ] || ln -sfn -- "$0/$path" "$1/$path" || exit
 done"#;
-/// Where a repository has them.
+/// The directory of the large files in a repository.
 const OBJECTS: &str = "lfs/objects";
-/// Where git-lfs stores what it handles: in each repository, also in that of a server that is a directory, whose git-lfs reads this, too.
+/// The directory in which git-lfs stores files, in each repository. It also applies to a server that is a directory, because git-lfs on
+/// that side reads the setting, too.
 const STORAGE: &str = "lfs.storage=lfs";
-/// Why the server does not take a branch.
+/// The error if the server does not accept a branch.
 const MISSING: &str =
     "a commit has a pointer to a file that is not there, because the run wrote the pointer itself or has removed the file:";
 const NOT_TAKEN: &str = "the large files of the run can't be taken over";
 const PIECE: usize = 1 << 20;
-/// Trees that one command looks into: they are words of its command line.
+/// The maximum number of trees that one command examines: they are arguments on its command line.
 const TREES: usize = 1_000;
 
-/// The settings by which git turns pointers into files and back with this program. What is in no store stays a pointer.
+/// The git settings for converting pointers to files and back with this program. A pointer to a file that is in no store stays a pointer.
 fn settings(program: &str, store: &Repository) -> [(&'static str, String); 6] {
     [
         ("filter.lfs.process", format!("{program} filter-process")),
@@ -68,7 +69,7 @@ fn settings(program: &str, store: &Repository) -> [(&'static str, String); 6] {
     ]
 }
 
-/// Where an object is in a store.
+/// The path of an object in a store.
 fn path_of(object: &str) -> String {
     format!("{}/{}/{object}", &object[..2], &object[2..4])
 }
@@ -86,14 +87,14 @@ impl Repository {
         self.large_file(object).exists()
     }
 
-    /// Whether the attributes of this commit name git-lfs.
+    /// Whether the git attributes of this commit refer to git-lfs.
     pub(crate) async fn uses_lfs(&self, commit: &str) -> bool {
         let mut find = self.local(&self.git_dir());
         find.args(["grep", "--quiet", "-e", "filter=lfs", commit, "--", ":(glob)**/.gitattributes"]);
         output(find, LOCAL_LIMIT).await.is_ok()
     }
 
-    /// What large files a commit has. Fails if they would be pointers: a run would be paid for, and not see what it is about.
+    /// The large files of a commit. Fails if they would stay pointers: the run would cost money, but not see the files that it is about.
     pub(crate) async fn large_files_of(&self, commit: &str) -> Result<LargeFiles, Trouble> {
         if !self.uses_lfs(commit).await {
             return Ok(None);
@@ -105,7 +106,7 @@ impl Repository {
         Err(Trouble::Lfs(why.into()))
     }
 
-    /// The objects to which files point in what these revisions have, as `git rev-list` takes them.
+    /// The objects that pointers in these revisions refer to. The revisions are arguments of `git rev-list`.
     pub(super) async fn pointers(&self, revisions: &[&str]) -> Result<Vec<String>, Trouble> {
         let failed = |why: &str| Trouble::of_git("the files in git-lfs can't be listed", why);
         let words = ["sh", "-c", POINTERS, &revisions.join(" ")].map(OsString::from);
@@ -122,7 +123,7 @@ impl Repository {
         Ok(objects)
     }
 
-    /// git-lfs with the server of the project.
+    /// A git-lfs command with the project's server.
     fn lfs(&self) -> Command {
         let mut lfs = self.remote();
         lfs.arg("-c").arg(format!("remote.origin.url={}", self.url));
@@ -130,7 +131,7 @@ impl Repository {
         lfs
     }
 
-    /// Fetches the large files of a commit that are not here.
+    /// Fetches the large files of a commit that are not on this machine.
     pub(crate) async fn fetch_large_files(&self, commit: &str, files: &LargeFiles) -> Result<(), Trouble> {
         if files.iter().flatten().all(|object| self.has_large_file(object)) {
             return Ok(());
@@ -145,7 +146,7 @@ impl Repository {
         }
     }
 
-    /// Gives the large files of a commit, and of those on which it builds, to the server of the project, as far as it does not have them.
+    /// Sends the large files of a commit and of its ancestors to the project's server, unless it already has them.
     pub(crate) async fn push_large_files(&self, commit: &str) -> Result<(), String> {
         if lfs_program().is_none() || !self.uses_lfs(commit).await {
             return Ok(());
@@ -153,7 +154,7 @@ impl Repository {
         let mut push = self.lfs();
         push.args(["push", "origin", commit]);
         let Err(why) = output(push, FETCH_LIMIT).await else { return Ok(()) };
-        // git-lfs does not tell it of one that neither it nor the server has.
+        // git-lfs does not report the name of a file that neither it nor the server has.
         let objects = self.pointers(&[commit, "--not", "--remotes"]).await.unwrap_or_default();
         Err(match objects.iter().find(|object| !self.has_large_file(object)) {
             Some(missing) => format!("git-lfs: {MISSING} {missing}: {why}"),
@@ -161,8 +162,8 @@ impl Repository {
         })
     }
 
-    /// Removes the large files that were here before this second, that the server of the project has, and that no branch of a context needs now.
-    /// They are fetched again when one does.
+    /// Removes large files that were stored before this second, that the project's server has, and that no branch of a context needs now.
+    /// If a branch needs them later, they are fetched again.
     pub(crate) async fn tidy_large_files(&self, before: i64) -> Result<(), Trouble> {
         if !self.large_files().exists() {
             return Ok(());
@@ -185,7 +186,8 @@ impl Repository {
         Ok(())
     }
 
-    /// Takes these objects from the repository of a context, if they are what their names say. Runs write all of it, so no link leads out of it.
+    /// Copies these objects from the repository of a context, if their contents match their names. Runs can write everything there, so
+    /// links are not followed out of the directory.
     fn take_large_files(&self, from: &Path, objects: &[String]) -> io::Result<Vec<String>> {
         let Ok(dir) = Dir::open_ambient_dir(from, ambient_authority()) else { return Ok(Vec::new()) };
         let part = self.git_dir().join("lfs").join(format!(".part-{}", Uuid::now_v7()));
@@ -193,7 +195,7 @@ impl Repository {
         let mut room = self.settings.max_bytes.saturating_sub(size_of(&self.git_dir(), self.settings.max_bytes));
         let mut taken = Vec::new();
         for object in objects.iter().filter(|object| !self.has_large_file(object)) {
-            // It may never have been there: a run has committed a pointer that it wrote itself.
+            // The object may never have existed: the run may have committed a pointer that it wrote itself.
             let Ok(file) = open_below(&dir, &Path::new(OBJECTS).join(path_of(object))) else { continue };
             let copied = copy(file, &part, object, room);
             let placed = copied.and_then(|bytes| {
@@ -214,7 +216,7 @@ impl Repository {
     }
 }
 
-/// Copies a file, durably. Returns its bytes, or `None` if they do not have this SHA-256.
+/// Copies a file durably. Returns its size in bytes, or `None` if it does not have this SHA-256.
 fn copy(mut from: File, to: &Path, object: &str, room: u64) -> io::Result<Option<u64>> {
     let (mut into, mut digest, mut bytes, mut piece) = (fresh_at(to)?, Sha256::new(), 0_u64, vec![0; PIECE]);
     loop {
@@ -234,15 +236,15 @@ fn copy(mut from: File, to: &Path, object: &str, room: u64) -> io::Result<Option
 }
 
 impl Confined<'_> {
-    /// Where runs find large files, and add some.
+    /// The directory in which runs find large files, and to which they add some.
     fn own_large_files(&self) -> PathBuf {
         self.tree.own_git_dir().join(OBJECTS)
     }
 
-    /// Lets a git command turn pointers into files and back.
+    /// Makes a git command convert pointers to files and back.
     pub(crate) fn with_lfs(&self, git: &mut Command) {
         let Some(program) = &self.lfs else { return };
-        // git gives it to a shell.
+        // Git passes it to a shell.
         let quoted = format!("'{}'", program.display().to_string().replace('\'', r"'\''"));
         for (name, value) in settings(&quoted, &self.tree.repository) {
             git.arg("-c").arg(format!("{name}={value}"));
@@ -251,7 +253,7 @@ impl Confined<'_> {
         git.env("GIT_LFS_SKIP_SMUDGE", "0");
     }
 
-    /// Shows the large files of a commit to the context, and lets the git commands of its runs handle them.
+    /// Shows the large files of a commit to the context, and lets the git commands of its runs convert them.
     pub(crate) async fn show_large_files(&self, files: &LargeFiles) -> Result<(), Trouble> {
         let (Some(objects), repository) = (files, &self.tree.repository) else { return Ok(()) };
         let failed = |why: String| Trouble::of_git("the files in git-lfs can't be shown", &why);
@@ -274,7 +276,7 @@ impl Confined<'_> {
 }
 
 impl Worktree {
-    /// Takes the large files that a commit of the context points to into the project's repository, where they are for all contexts.
+    /// Copies the large files that a commit of the context refers to into the project's repository, which all contexts share.
     pub(super) async fn take_large_files(&self, confined: &Confined<'_>, commit: &str) -> Result<(), Trouble> {
         let objects = self.repository.pointers(&[commit, "--not", "--remotes"]).await?;
         let (repository, from) = (self.repository.clone(), self.own_git_dir());
@@ -286,7 +288,8 @@ impl Worktree {
         confined.link_large_files(&taken).await.map_err(|why| Trouble::of_git("the large files of the run can't be shown", &why))
     }
 
-    /// Prepares the large files of the commit with which a context goes on. If its server is away, the worktree has what it had.
+    /// Prepares the large files of the commit at which a context continues. If their server can't be reached, the worktree keeps its
+    /// previous state.
     pub(super) async fn large_files(&self, confined: &Confined<'_>, prepared: Prepared, files: &LargeFiles) -> Result<Prepared, Trouble> {
         match self.repository.fetch_large_files(&prepared.base, files).await {
             Ok(()) => confined.show_large_files(files).await.map(|()| prepared),

@@ -1,4 +1,4 @@
-//! When the files of git-lfs go.
+//! When the files of git-lfs are removed.
 
 use super::tests::{Place, run};
 use super::*;
@@ -34,7 +34,7 @@ async fn large_files_go_that_no_branch_needs_and_the_server_has() {
     assert_eq!(stored(), 3, "all are new");
     tree.repository.tidy_large_files(i64::MAX).await.unwrap();
     assert_eq!(stored(), 2, "those that were not pushed stay");
-    // The context that needs it again has it again.
+    // A context that needs the file again gets it again.
     let other = place.context("b");
     place.tree("agent", &other).prepared_for(None).await.unwrap();
     assert_eq!((fs::read_to_string(other.join("a.bin")).unwrap(), stored()), ("first".to_owned(), 3));

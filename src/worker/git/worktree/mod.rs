@@ -1,13 +1,13 @@
-//! The worktree of a context: a branch of its own of a project, which goes on where the last run of the context left it.
+//! The worktree of a context. It has its own branch of a project, and each run continues where the last run of the context left it.
 //!
 //! ```text
-//! repositories/PROJECT/git/                what was fetched, and the branches of all contexts: a bare repository (see [`repository`])
-//! repositories/PROJECT/contexts/NAME.git/  the repository of the context: runs may write it (see [`confined`])
-//! contexts/NAME/                           its worktree: runs may write it
+//! repositories/PROJECT/git/                a bare repository with the fetched refs and the branches of all contexts (see [`repository`])
+//! repositories/PROJECT/contexts/NAME.git/  the repository of the context, which runs may write (see [`confined`])
+//! contexts/NAME/                           its worktree, which runs may write
 //! ```
 //!
-//! The two repositories share the objects of the first one. The agent's own commands on the second one are confined like the runs that write
-//! it. What they committed comes to the first one in a file of objects, which git checks like what a server sent.
+//! The two repositories share the objects of the first one. The agent's own commands on the second one are confined like the runs that
+//! write it. The commits of runs reach the first repository in a pack file, which git checks as if a server had sent it.
 
 mod author;
 mod branch_owner;
@@ -42,8 +42,8 @@ use repository::FETCH_LIMIT;
 pub(crate) use repository::Repository;
 pub(crate) use trouble::Trouble;
 
-/// What a merge, a rebase or the like leaves behind in a git directory while it waits for a person.
-/// Each with what it is, and the words of the git command that ends it.
+/// What a merge, a rebase or a similar operation leaves in a git directory while it waits for a person. Each entry has a description and
+/// the git command that aborts the operation.
 const UNFINISHED: [(&str, &str, &str); 6] = [
     ("MERGE_HEAD", "a merge", "merge --abort"),
     ("rebase-merge", "a rebase", "rebase --abort"),
@@ -52,18 +52,18 @@ const UNFINISHED: [(&str, &str, &str); 6] = [
     ("REVERT_HEAD", "a revert", "revert --abort"),
     ("BISECT_LOG", "a bisection", "bisect reset"),
 ];
-/// How long a run waits for the newest state of a repository that it does not need to begin.
+/// How long a run waits for the newest state of a repository if it can begin without it.
 const FOLLOW_LIMIT: Duration = Duration::from_secs(60);
-/// The branches of the repository, as they were fetched.
+/// The fetched branches of the repository.
 const PUSHED: &str = "refs/remotes/origin";
 /// The branches of contexts on this machine.
 const LOCAL: &str = "refs/heads";
-/// The file in a worktree that leads to its repository.
+/// The file in a worktree that points to its repository.
 const LINK: &str = ".git";
-/// The longest name of a context that is a part of a branch's name as it is.
+/// Up to this length, the name of a context becomes a part of the branch's name unchanged.
 const PLAIN_NAME: usize = 100;
 
-/// The objects that the files of a commit in git-lfs need; `None` if it does not use that.
+/// The git-lfs objects that the files of a commit need; `None` if the commit does not use git-lfs.
 type LargeFiles = Option<Vec<String>>;
 
 /// The worktree of a context, ready for a run.
@@ -73,20 +73,20 @@ pub(crate) struct Prepared {
     /// The commit that the run begins with.
     pub base: String,
     pub origin: Origin,
-    /// Why the run begins with what this machine had: the repository's server could not be reached.
+    /// Why the run begins with this machine's state: the repository's server could not be reached.
     #[serde(default)]
     pub unfetched: Option<String>,
 }
 
-/// Where the branch of a worktree begins.
+/// The commit at which the branch of a worktree begins.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Origin {
-    /// Where the last run of the context left it on this machine.
+    /// At the commit where the last run of the context on this machine left it.
     Kept,
-    /// Where a run of the context on another worker left it, which has pushed the branch.
+    /// At the commit where a run of the context on another worker left it. That run has pushed the branch.
     Fetched,
-    /// At a merge of what this machine had and what others have pushed.
+    /// At a merge of this machine's state and what others have pushed.
     Merged,
     /// At the ref that the task names.
     Fresh,
@@ -101,7 +101,7 @@ pub(crate) fn branch(prefix: &str, context_id: &str) -> String {
     format!("{prefix}/{}", if is_plain { context_id.to_owned() } else { short_file_name(context_id) })
 }
 
-/// Whether a name ends like one that was made of another.
+/// Whether a name ends with a digest, as names do that [`branch`] makes from other names.
 fn has_digest(name: &str) -> bool {
     name.rsplit_once('-').is_some_and(|(_, digest)| digest.len() == 12 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
@@ -115,9 +115,9 @@ pub(crate) struct Worktree {
     pub project: String,
     /// The directory of the context.
     pub dir: PathBuf,
-    /// Its branch, unless that was pushed under another name.
+    /// Its branch, unless it was pushed under another name.
     pub branch: String,
-    /// What earlier prefixes of the project make of its name, newest first.
+    /// The branch names that earlier prefixes of the project give it, newest first.
     pub former_branches: Vec<String>,
 }
 
@@ -131,7 +131,7 @@ impl Worktree {
         self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// The worktree with this branch.
+    /// The same worktree with another branch.
     pub(crate) fn on(&self, branch: &str) -> Self {
         Self { branch: branch.to_owned(), ..self.clone() }
     }
@@ -140,8 +140,8 @@ impl Worktree {
         format!("{LOCAL}/{}", self.branch)
     }
 
-    /// What only a person can mend, with the words of the git commands that do. They must not let git find its way from the worktree either, so they get the
-    /// whole commands.
+    /// A state that only a person can repair, with the git commands that repair it. The commands are shown in full, with `--git-dir` and
+    /// `--work-tree`: people must not let git find the repository from the worktree either.
     fn state(&self, why: &str, commands: &[&str]) -> Trouble {
         let (own, dir) = (self.own_git_dir(), self.dir.display());
         let whole = |words: &&str| format!("git --git-dir {} --work-tree {dir} {words}", own.display());
@@ -155,19 +155,19 @@ impl Worktree {
         self.complete_mark().exists() && self.dir.is_dir()
     }
 
-    /// Whether something of a worktree is there.
+    /// Whether the worktree exists at least in part.
     pub(crate) fn has_begun(&self) -> bool {
         self.own_git_dir().exists()
     }
 
-    /// Exists once all files of the worktree are there. With half of them, it would look like one in which a run has deleted the others.
-    /// It has the name of the branch.
+    /// This file exists once all files of the worktree do. An incomplete worktree would look like one in which a run has deleted files. It
+    /// contains the name of the branch.
     fn complete_mark(&self) -> PathBuf {
         self.own_git_dir().with_extension("complete")
     }
 
-    /// What the branch of the context may be called: by a prefix of the project, or as the agent has called it last. Projects that are deleted have
-    /// no prefixes, but tasks.
+    /// The names that the context's branch may have: those that a prefix of the project gives, and the one that the agent has used last.
+    /// Deleted projects have no prefixes, but may still have tasks.
     fn own_branches(&self) -> Vec<String> {
         let noted = fs::read_to_string(self.complete_mark()).ok();
         self.names().cloned().chain(noted).collect()
@@ -178,13 +178,13 @@ impl Worktree {
     }
 
     /// Prepares the worktree for a run that wants this branch, tag or commit; `None` = the default branch of the repository. A context that
-    /// has a branch goes on with it, whatever is wanted. A run that is to push needs the repository's server from the beginning.
+    /// already has a branch continues on it, whatever is wanted. A run that will push needs the repository's server from the beginning.
     pub(crate) async fn prepare(&self, confinement: &Confinement, wanted: Option<&str>, is_pushed: bool) -> Result<Prepared, Trouble> {
         let tree = self.on(&self.local_branch().await);
         if tree.exists() { self.go_on(&tree, confinement, wanted, is_pushed).await } else { self.begin(&tree, confinement, wanted).await }
     }
 
-    /// Prepares the worktree that is there.
+    /// Prepares an existing worktree.
     async fn go_on(&self, tree: &Self, confinement: &Confinement, wanted: Option<&str>, is_pushed: bool) -> Result<Prepared, Trouble> {
         let mut confined = Confined::new(tree, confinement);
         confined.forget_locks().await;
@@ -196,7 +196,7 @@ impl Worktree {
         tree.note_branch()?;
         let filters = confined.filters;
         let mut confined = Confined { filters, ..Confined::new(tree, confinement) };
-        // Before the run, because that costs something.
+        // Checked before the run, because a run costs money.
         let left_out = tree.left_out().await?;
         confined.link().await?;
         let head = confined.head(&begun).await?;
@@ -210,7 +210,7 @@ impl Worktree {
             if is_pushed {
                 return Err(trouble);
             }
-            // The worktree is there, so the run does not need the repository's server.
+            // The worktree exists, so the run does not need the repository's server.
             return Ok(Prepared { unfetched: Some(trouble.to_string()), ..tree.prepared(head, Origin::Kept) });
         }
         let kept = tree.large_files(&confined, tree.prepared(head.clone(), Origin::Kept), &files).await?;
@@ -227,7 +227,7 @@ impl Worktree {
         settled.follow_pushed(&Confined::new(&settled, confinement), head).await
     }
 
-    /// Makes the worktree.
+    /// Prepares a worktree that does not exist yet.
     async fn begin(&self, tree: &Self, confinement: &Confinement, wanted: Option<&str>) -> Result<Prepared, Trouble> {
         tree.repository.fetch(FETCH_LIMIT).await?;
         let settled = self.settled(tree, wanted).await?;
@@ -256,7 +256,7 @@ impl Worktree {
         Ok(settled.prepared(base, origin))
     }
 
-    /// The branch that the context has here, by the names that the project gives and gave it.
+    /// The branch of the context on this machine, looked up by the project's current and former branch names.
     async fn local_branch(&self) -> String {
         for name in self.names() {
             if self.repository.commit_of(&format!("{LOCAL}/{name}")).await.is_some() {
@@ -274,8 +274,8 @@ impl Worktree {
         format!("{PUSHED}/{}", self.branch)
     }
 
-    /// Takes a commit of the context over into the project's repository, where nothing of a run has an effect. `known` is one that it has; by
-    /// default, that of the branch.
+    /// Copies a commit of the context into the project's repository, where nothing that a run has written takes effect. `known` is a commit
+    /// that the project's repository already has; by default, the head of the branch.
     async fn take(&self, confined: &Confined<'_>, commit: &str, known: Option<&str>) -> Result<(), Trouble> {
         if self.repository.commit_with(commit).await.is_some() {
             return Ok(());
@@ -293,7 +293,7 @@ impl Worktree {
         taken
     }
 
-    /// Whether a worktree can be made in the directory of the context. What is left of one that was not made completely is removed.
+    /// Checks that a worktree can be made in the directory of the context. Removes the rest of a worktree that was not made completely.
     pub(crate) fn check_free(&self) -> Result<(), Trouble> {
         if self.has_begun() {
             self.discard();
@@ -316,19 +316,20 @@ impl Worktree {
         made
     }
 
-    /// Makes the worktree, with these large files; `None` = its files are there.
+    /// Makes the worktree with these large files; `None` = its files already exist.
     async fn make(&self, confined: &mut Confined<'_>, start: &str, files: Option<&LargeFiles>) -> Result<(), Trouble> {
         let failed = |error| Trouble::of_disk("the worktree can't be made", &error);
         for dir in [&self.dir, &self.own_git_dir()] {
             private_dir(dir).map_err(failed)?;
         }
-        // What the context begins with must stay in the project's repository, whatever happens to the branch it came from.
+        // The commit from which the context starts must stay in the project's repository, whatever happens to the branch that it came from.
         self.repository.set_ref(&self.branch_ref(), start).await?;
         confined.make(start, files).await?;
         self.note_branch()
     }
 
-    /// Looks whether files exist, and opens none. Links of runs are not followed: they would tell what there is elsewhere.
+    /// Only checks whether the files exist, and opens none. It does not follow links that runs have made: they would reveal what exists
+    /// elsewhere.
     fn check_unfinished(&self) -> Result<(), Trouble> {
         let own = self.own_git_dir();
         match UNFINISHED.iter().find(|(file, ..)| own.join(file).symlink_metadata().is_ok()) {
@@ -344,7 +345,7 @@ impl Worktree {
         }
     }
 
-    /// Removes the worktree; the branch stays, so that a later run of the context goes on there.
+    /// Removes the worktree. The branch stays, so that a later run of the context continues on it.
     ///
     /// # Errors
     /// Some of it could not be removed; its repository stays until its files are gone.

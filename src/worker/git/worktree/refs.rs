@@ -1,5 +1,5 @@
-//! The refs of a project's repository. What a name means is never guessed: for git, `refs/heads/x` may also be the tag `refs/tags/refs/heads/x`,
-//! and whoever may push to the project's server can make one.
+//! The refs of a project's repository. The meaning of a name is never guessed: git may resolve `refs/heads/x` to the tag
+//! `refs/tags/refs/heads/x`, and anybody who may push to the project's server can create such a tag.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use super::trouble::Trouble;
 use super::{LOCAL, PUSHED, Worktree};
 use crate::machine::command::output;
 
-/// The only author of the commit at which [`HEAD`](Repository::set_head) is.
+/// The author of the commit at which [`HEAD`](Repository::set_head) is.
 const NOBODY: [(&str, &str); 6] = [
     ("GIT_AUTHOR_NAME", "bloom-runtime"),
     ("GIT_AUTHOR_EMAIL", "bloom-runtime@localhost"),
@@ -19,8 +19,8 @@ const NOBODY: [(&str, &str); 6] = [
 ];
 
 impl Repository {
-    /// Lets HEAD be at a commit without files: git-lfs reads `HEAD:.lfsconfig` (see [`lfs`](super::lfs)). If HEAD named a branch that does not
-    /// exist, it would find that of a tag `HEAD`, or of that branch once it does.
+    /// Sets HEAD to a commit without files, because git-lfs reads `HEAD:.lfsconfig` (see [`lfs`](super::lfs)). If HEAD named a branch that
+    /// does not exist, git-lfs would read the file from a tag `HEAD`, or from the branch once somebody creates it.
     pub(crate) async fn set_head(&self) -> Result<(), Trouble> {
         if !fs::read_to_string(self.git_dir().join("HEAD")).is_ok_and(|head| head.starts_with("ref:")) {
             return Ok(());
@@ -37,7 +37,7 @@ impl Repository {
         output(update, LOCAL_LIMIT).await.map(drop).map_err(failed)
     }
 
-    /// Lets a ref name this commit.
+    /// Sets a ref to this commit.
     pub(crate) async fn set_ref(&self, name: &str, commit: &str) -> Result<(), Trouble> {
         self.update_ref(&["-m", "bloom-runtime", name, commit]).await
     }
@@ -57,7 +57,7 @@ impl Repository {
         self.despite_locks(update).await.map_err(|why| Trouble::of_git("the branch can't be updated", &why))
     }
 
-    /// The commit of the ref with just this name, which begins with `refs/`; `None` if there is none.
+    /// The commit of the ref with exactly this name, which begins with `refs/`; `None` if there is no such ref.
     pub(crate) async fn commit_of(&self, name: &str) -> Option<String> {
         let mut show = self.local(&self.git_dir());
         show.args(["show-ref", "--verify", "--hash", "--", name]);
@@ -65,22 +65,22 @@ impl Repository {
         self.commit_with(&id).await
     }
 
-    /// The commit whose id this is, or begins so, or to which the tag with this id leads; `None` if there is none.
+    /// The commit with this id, or with an id that begins with it, or to which the tag with this id points; `None` if there is none.
     pub(crate) async fn commit_with(&self, id: &str) -> Option<String> {
         let mut parse = self.local(&self.git_dir());
         parse.args(["rev-parse", "--quiet", "--verify", "--end-of-options", &format!("{id}^{{commit}}")]);
-        // A whole id is never taken for a name; a shorter one is.
+        // Git never takes a full id for a name, but it may take a shorter one for a name.
         output(parse, LOCAL_LIMIT).await.ok().filter(|found| found.len() == id.len() || found.starts_with(&id.to_ascii_lowercase()))
     }
 
-    /// Whether the second commit is, or builds on, the first.
+    /// Whether the first commit is the second one, or an ancestor of it.
     pub(crate) async fn is_ancestor(&self, first: &str, second: &str) -> bool {
         let mut ask = self.local(&self.git_dir());
         ask.args(["merge-base", "--is-ancestor", first, second]);
         output(ask, LOCAL_LIMIT).await.is_ok()
     }
 
-    /// A branch among these refs, because of which there can be none of this name: git keeps branches like files in directories.
+    /// One of these refs that prevents a branch with this name: git stores branches like files in directories.
     async fn in_the_way(&self, refs: &str, branch: &str) -> Option<String> {
         for (end, _) in branch.match_indices('/') {
             let above = &branch[..end];
@@ -96,7 +96,7 @@ impl Repository {
 }
 
 impl Worktree {
-    /// Whether runs may push a branch of this name to the project's repository, as far as the last fetch tells.
+    /// Whether runs may push a branch with this name to the project's repository, as of the last fetch.
     pub(crate) async fn check_branch_name(&self, branch: &str) -> Result<(), Trouble> {
         if self.repository.commit_of(&format!("{PUSHED}/{branch}")).await.is_some() {
             let name = format!("{LOCAL}/{branch}");
@@ -114,7 +114,7 @@ impl Worktree {
         Err(self.taken(&format!("the project's repository can have no branch {branch}, because it has a branch {taken}"), &otherwise))
     }
 
-    /// A push to a symbolic ref of the server moves the branch that it names.
+    /// The error for a symbolic ref on the server: a push to it would move the branch to which it points.
     fn leads_to(&self, goal: &str) -> Trouble {
         let goal = goal.strip_prefix("refs/heads/").unwrap_or(goal);
         Trouble::State(format!(
@@ -132,7 +132,7 @@ impl Worktree {
         ))
     }
 
-    /// Itself, if the project's repository on this machine can have its branch.
+    /// Returns the worktree unchanged if its branch name is free in the project's repository on this machine.
     pub(super) async fn with_free_name(self) -> Result<Self, Trouble> {
         let Some(taken) = self.repository.in_the_way(LOCAL, &self.branch).await else { return Ok(self) };
         let why = format!("this context can have no branch {} on the worker, because a context has the branch {taken} there", self.branch);
@@ -147,12 +147,14 @@ impl Worktree {
         ))
     }
 
-    /// Pushes this commit as the branch, with the user's own credentials, if the branch is still at the commit that it builds on; `None` = there is
-    /// none. Without that, a commit that somebody has taken back meanwhile would come back.
+    /// Pushes this commit as the branch, with the user's own credentials, if the branch on the server is still at `known`, on which the
+    /// commit builds; `None` = the branch does not exist. Without this condition, a commit that somebody has taken back meanwhile would
+    /// come back.
     pub(super) async fn push_once(&self, commit: &str, known: Option<&str>) -> Result<(), String> {
-        // First, so that nobody fetches a commit whose files are missing.
+        // The files come first, so that nobody fetches a commit whose files are missing.
         self.repository.push_large_files(commit).await?;
-        // A pattern, because git takes a single name also for a tag of the server that is called `refs/heads/…`. Nothing else is below this name.
+        // A pattern, because git would take a plain name also for a tag of the server that is called `refs/heads/…`. Nothing else is below
+        // this name.
         let (above, last) = self.branch.rsplit_once('/').unwrap_or_default();
         let from = format!("refs/push/{}", self.name());
         self.repository.set_ref(&format!("{from}/{last}"), commit).await.map_err(|trouble| trouble.to_string())?;

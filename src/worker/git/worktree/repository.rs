@@ -1,7 +1,8 @@
-//! The repository of a project on this machine: a bare one, to which the agent fetches, and from which it pushes the branches of contexts.
+//! The repository of a project on this machine. It is a bare repository, into which the agent fetches, and from which it pushes the
+//! branches of contexts.
 //!
-//! No run writes it: in a sandbox it can't, and outside it has a repository of its own. So the agent's commands here use the credentials and
-//! settings of its user.
+//! No run writes it: in a sandbox runs can't, and without a sandbox they have a repository of their own. So the agent's commands here may
+//! use the credentials and settings of its user.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,45 +22,46 @@ use crate::machine::process::{HOME_VARIABLE, LEASE_VARIABLE};
 
 pub(crate) const FETCH_LIMIT: Duration = Duration::from_secs(600);
 pub(crate) const LOCAL_LIMIT: Duration = Duration::from_secs(120);
-/// The limit of each step that takes over what a run committed: a small file may have objects that take very long to read.
+/// The limit of each step that copies the commits of a run: a small file may contain objects that take very long to read.
 const TAKE_LIMIT: Duration = Duration::from_secs(120);
-/// The limit of questions to the server of a repository, such as which branch is its default.
+/// The limit of queries to the server of a repository, for example for its default branch.
 const ASK_LIMIT: Duration = Duration::from_secs(60);
-/// How often a fetch is tried again because another command has locked a ref, and how long it waits before each try.
-/// Longer than until a lock counts as left: what a run has committed must not fail for one.
+/// How many times a fetch is retried when another command has locked a ref, and the wait before each retry. In total this is longer than
+/// [`LOCK_IS_LEFT`], so that a stale lock does not make the commits of a run fail.
 const LOCK_TRIES: usize = 65;
 const LOCK_WAIT: Duration = Duration::from_secs(1);
-/// A lock that is older was left by a command that was killed: git holds one for moments only. So was one that is from before the first command
-/// of this agent, whose children end before it begins, and one of a clock that was set back since.
+/// An older lock was left by a command that was killed, because git holds locks only for moments. The same is true of a lock from before
+/// this agent's first command (children of earlier agents end before it begins), and of one whose time is in the future because the clock
+/// was set back.
 const LOCK_IS_LEFT: Duration = Duration::from_secs(60);
 static BEGUN: LazyLock<SystemTime> = LazyLock::new(SystemTime::now);
 
-/// Flushed to the disk, because a run is over once its commit is reported.
+/// Flushes commits to the disk, because a run is over once its commit is reported.
 pub(crate) const DURABLE: [&str; 2] = ["-c", "core.fsync=committed"];
-/// How git names objects, as `--object-format` takes it.
+/// The hash algorithms of git objects, in the form that `--object-format` takes.
 const SHA1: &str = "sha1";
 const SHA256: &str = "sha256";
-/// What git warns of when the repository that it fetches has commits whose parents are missing: it leaves their branches as they are.
+/// Git's warning when the fetched repository has commits whose parents are missing. Git does not update the branches of such commits.
 const SHALLOW: &str = "shallow roots are not allowed to be updated";
-/// All branches, to fetch them with the [`TAGS`].
+/// The refspec of all branches, to be fetched together with the [`TAGS`].
 const BRANCHES: &str = "+refs/heads/*:refs/remotes/origin/*";
-/// All tags, to fetch them, but those that git could take for another ref.
+/// The refspecs of all tags, except those that git could mistake for another ref.
 pub(crate) const TAGS: [&str; 2] = ["+refs/tags/*:refs/tags/*", "^refs/tags/refs/*"];
-/// The first line of what a repository has is shorter.
+/// The limit for the first line of `ls-remote`'s output, in bytes.
 const FIRST_LINE: usize = 4_096;
-/// Branches that a message names.
+/// The maximum number of branches that a message lists.
 const SHOWN_BRANCHES: &str = "5";
 
 /// The repository of a project.
 #[derive(Clone, Debug)]
 pub(crate) struct Repository {
     pub settings: GitSettings,
-    /// `repositories/PROJECT` of the agent.
+    /// The agent's directory `repositories/PROJECT`.
     pub dir: PathBuf,
     pub url: String,
     /// The agent's directory.
     pub home: PathBuf,
-    /// Held while something that all worktrees share is changed: two fetches at a time would lock each other out.
+    /// Held during changes of what all worktrees share: two concurrent fetches would lock each other out.
     pub lock: Arc<Mutex<()>>,
 }
 
@@ -68,19 +70,20 @@ impl Repository {
         self.dir.join("git")
     }
 
-    /// The repositories of contexts, and what is noted of them.
+    /// The repositories of contexts, and the agent's notes about them.
     pub(crate) fn contexts_dir(&self) -> PathBuf {
         self.dir.join("contexts")
     }
 
-    /// A command that the next agent of this directory ends, if this one is killed: it must not write into a worktree that is made anew.
+    /// A command that the next agent process in this directory ends if this one is killed: it must not write into a worktree that is made
+    /// anew.
     fn git(&self, protocols: &[String]) -> Command {
         let mut git = git(protocols);
         git.env(HOME_VARIABLE, &self.home).env(LEASE_VARIABLE, "").current_dir(&self.dir);
         git
     }
 
-    /// A command that reads no settings but those of the repository, which are the agent's own.
+    /// A command that reads only the settings of the repository, which the agent itself has written.
     pub(crate) fn local(&self, git_dir: &Path) -> Command {
         let mut git = self.git(&[]);
         git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
@@ -88,15 +91,15 @@ impl Repository {
         git
     }
 
-    /// A command on the repository as a whole, by the user's settings: with their credentials, and without a worktree whose files could
-    /// have effects.
+    /// A command on the repository as a whole. It uses the user's settings and credentials, but no worktree, whose files could have
+    /// effects.
     pub(crate) fn remote(&self) -> Command {
         let mut git = self.git(&self.settings.protocols);
         git.arg("--git-dir").arg(self.git_dir());
         git
     }
 
-    /// Fetches all branches and tags; the repository is made if it is missing.
+    /// Fetches all branches and tags. Creates the repository if it is missing.
     pub(crate) async fn fetch(&self, limit: Duration) -> Result<(), Trouble> {
         self.make_if_missing().await?;
         self.fetch_refs(&[&[BRANCHES], &TAGS[..]].concat(), limit).await
@@ -113,7 +116,7 @@ impl Repository {
 
     async fn init(&self) -> Result<(), Trouble> {
         private_dir(&self.dir).map_err(|error| Trouble::of_disk("the repository's directory can't be created", &error))?;
-        // Complete, or not there at all: a later start of the agent must not find a half one.
+        // The repository appears complete or not at all: a later start of the agent must not find a partial one.
         let part = self.dir.join(format!(".git-{}", Uuid::now_v7()));
         let format = self.remote_format().await?;
         let mut init = self.git(&[]);
@@ -133,12 +136,12 @@ impl Repository {
         written.map_err(|error| Trouble::of_disk("the repository can't be used", &error))
     }
 
-    /// How the objects of the repository are named: `sha1` or `sha256`.
+    /// The hash algorithm of the repository's objects: `sha1` or `sha256`.
     pub(crate) fn format(&self) -> &'static str {
         format_of(&fs::read_to_string(self.git_dir().join("config")).unwrap_or_default())
     }
 
-    /// The same of the repository that is fetched; an empty one does not tell.
+    /// The hash algorithm of the remote repository. An empty repository does not reveal it.
     async fn remote_format(&self) -> Result<&'static str, Trouble> {
         let mut ask = self.git(&self.settings.protocols);
         ask.args(["ls-remote", "--", &self.url]);
@@ -158,7 +161,7 @@ impl Repository {
             fetch.arg(&self.url).args(refs);
             let (dir, most) = (self.git_dir(), self.settings.max_bytes);
             async move {
-                // git succeeds without the branches whose commits are not all there.
+                // Git succeeds even if it skips branches whose commits are incomplete.
                 let warnings = bounded(warnings(fetch, limit), &dir, most).await?;
                 if warnings.contains(SHALLOW) { Err(SHALLOW.to_owned()) } else { Ok(()) }
             }
@@ -179,7 +182,7 @@ impl Repository {
         }
     }
 
-    /// Tries a command again while another one has locked what it needs. Locks that were left are removed.
+    /// Retries a command while another one holds a lock that it needs. Removes stale locks.
     pub(super) async fn despite_locks<F: Future<Output = Result<(), String>>>(&self, command: impl Fn() -> F) -> Result<(), String> {
         let begun = *BEGUN;
         for _ in 0..LOCK_TRIES {
@@ -197,7 +200,7 @@ impl Repository {
         command().await
     }
 
-    /// The commit of this branch, tag or commit; `None` = of the default branch.
+    /// The commit of this branch, tag or commit id; `None` = the commit of the default branch.
     pub(crate) async fn wanted_commit(&self, wanted: Option<&str>) -> Result<String, Trouble> {
         let default = if wanted.is_none_or(is_default) { Some(self.default_ref().await?) } else { None };
         let wanted = default.as_deref().or(wanted).unwrap_or_default();
@@ -216,52 +219,54 @@ impl Repository {
         if let Some(commit) = self.commit_with(wanted).await {
             return Ok(commit);
         }
-        // A commit that is on no branch. Servers give it out by its full name, if they do.
+        // A commit that is on no branch. Some servers return such a commit if it is requested by its full name.
         if wanted.len() >= 40 {
             self.fetch_refs(&[wanted], FETCH_LIMIT).await.map_err(|_| missing())?;
         }
         self.commit_with(wanted).await.ok_or_else(missing)
     }
 
-    /// What the server tells of refs: lines with the commit, or with `ref: ` and the ref to which it leads, and with its name.
+    /// What the server reports about refs. Each line has the name of a ref, and its commit or `ref: ` with the ref that it points to.
     pub(super) async fn told_refs(&self, names: &[&str]) -> Result<String, Trouble> {
         let mut ask = self.remote();
         ask.args(["ls-remote", "--symref", "--", &self.url]).args(names);
         output(ask, ASK_LIMIT).await.map_err(|why| Trouble::of_fetch(&why))
     }
 
-    /// The default branch of the repository, or the commit that it has in place of one.
+    /// The default branch of the repository, or the commit that HEAD has instead of a branch.
     pub(super) async fn default_ref(&self) -> Result<String, Trouble> {
         let told = self.told_refs(&["HEAD"]).await?;
-        // It tells of all refs that end so. The first line of HEAD says which branch it is, or which commit if it is at none.
+        // The answer contains all refs whose names end in HEAD. The first line of HEAD itself has its branch, or its commit if it is
+        // detached.
         if let Some(found) = told.lines().find_map(|line| line.strip_suffix("\tHEAD")) {
             return Ok(found.strip_prefix("ref: ").unwrap_or(found).to_owned());
         }
-        // Its default branch is one that nobody has pushed, or it has none at all.
+        // The default branch was never pushed, or there is none at all.
         let mut list = self.local(&self.git_dir());
         list.args(["for-each-ref", "--count", SHOWN_BRANCHES, "--format=%(refname:lstrip=3)", "refs/remotes/origin"]);
         let branches = output(list, LOCAL_LIMIT).await.unwrap_or_default();
         if branches.is_empty() { Err(Trouble::Empty) } else { Err(Trouble::NoDefault(branches.lines().collect::<Vec<_>>().join(", "))) }
     }
 
-    /// Takes the commit of a context, and all that it builds on, from a file of objects. They are checked as if a server had sent them.
+    /// Takes the commit of a context, with all of its ancestors, from a pack file. Git checks the objects as if a server had sent them.
     pub(crate) async fn take(&self, pack: &Path, context: &str, commit: &str) -> Result<(), Trouble> {
         let file = fs::File::open(pack).map_err(|error| Trouble::of_disk("what the run committed can't be taken over", &error))?;
         let failed = |why: String| Trouble::of_git("what the run committed can't be taken over", &why);
         let mut index = self.local(&self.git_dir());
-        // Others may use the repository meanwhile. What is refused was never a part of it.
+        // Others may use the repository meanwhile. Rejected objects never become a part of it.
         index.args(DURABLE).args(["index-pack", "--stdin", "--fix-thin", "--threads=1"]);
         index.arg(format!("--strict={}", strict()));
         index.arg(format!("--max-input-size={}", self.settings.max_bytes));
         output_of(index, file.into(), TAKE_LIMIT).await.map_err(failed)?;
-        // That nothing is missing which an object names.
+        // Checks that no object is missing which another one refers to.
         let mut check = self.local(&self.git_dir());
         check.args(["rev-list", "--objects", "--quiet", commit, "--not", "--all"]);
         output(check, TAKE_LIMIT).await.map_err(failed)?;
         self.set_ref(&format!("refs/bloom/{context}"), commit).await
     }
 
-    /// Packs objects, once there are many loose ones. Those that no ref names may still be used by the repository of a context.
+    /// Packs the objects once there are many loose ones. Unreachable objects are kept, because the repository of a context may still use
+    /// them.
     pub(crate) async fn tidy(&self) {
         let mut gc = self.local(&self.git_dir());
         gc.args(["-c", "gc.pruneExpire=never", "-c", "gc.cruftPacks=true"]);
@@ -272,28 +277,28 @@ impl Repository {
     }
 }
 
-/// Whether two times are further from each other than a lock is held.
+/// Whether two times differ by more than the time for which a lock is held.
 fn is_far(one: SystemTime, other: SystemTime) -> bool {
     one.duration_since(other).unwrap_or_else(|error| error.duration()) > LOCK_IS_LEFT
 }
 
-/// The settings of a repository whose objects are named so, as the agent writes them.
+/// The settings that the agent writes for a repository with this hash algorithm.
 pub(crate) fn settings_of(format: &str, is_bare: bool) -> String {
     let (version, extensions) = if format == SHA256 { (1, "[extensions]\n\tobjectformat = sha256\n") } else { (0, "") };
     format!("[core]\n\trepositoryformatversion = {version}\n\tfilemode = true\n\tbare = {is_bare}\n{extensions}")
 }
 
-/// How the objects of a repository with these settings are named.
+/// The hash algorithm of a repository with these settings.
 fn format_of(settings: &str) -> &'static str {
     if settings.contains("objectformat = sha256") { SHA256 } else { SHA1 }
 }
 
-/// Whether a person names the default branch so.
+/// Whether this is one of the names by which people refer to the default branch.
 pub(crate) fn is_default(wanted: &str) -> bool {
     ["HEAD", "origin/HEAD", "remotes/origin/HEAD", "refs/remotes/origin/HEAD"].contains(&wanted)
 }
 
-/// What a branch or a tag that a person names is called here. People also write it as git shows it elsewhere.
+/// The refs that a person may mean by the name of a branch or a tag, including the forms in which git shows names elsewhere.
 pub(crate) fn names(wanted: &str) -> Vec<String> {
     let branch = |name: &str| format!("refs/remotes/origin/{name}");
     if let Some(name) = wanted.strip_prefix("refs/heads/") {
@@ -308,7 +313,7 @@ pub(crate) fn names(wanted: &str) -> Vec<String> {
     plain.into_iter().chain(wanted.strip_prefix("origin/").map(branch)).chain(whole).collect()
 }
 
-/// The lock of another command because of which a command failed.
+/// The path of another command's lock that made a command fail.
 fn lock_in(why: &str) -> Option<&Path> {
     let (before, _) = why.split_once(".lock': File exists")?;
     let start = before.rfind('\'')? + 1;

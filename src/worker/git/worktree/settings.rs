@@ -1,5 +1,5 @@
-//! The git settings of a context's repository. Runs may write what they want there, so the agent writes the file anew before its own commands:
-//! what a run has set decides nothing of how they work. What later runs need of it is kept.
+//! The git settings of a context's repository. Runs can write anything there, so the agent rewrites the file before its own commands:
+//! settings of runs must not influence how they work. Settings that later runs need are kept.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -9,17 +9,17 @@ use super::repository::{FETCH_LIMIT, settings_of};
 use super::trouble::Trouble;
 use crate::machine::command::started_by;
 
-/// Prints the settings of a file, if it is one.
+/// Prints the settings in a file, if it is a regular file.
 const READ: &str = r#"[ -f "$0" ] && [ ! -L "$0" ] || exit 0; exec "$@""#;
-/// Writes the settings, and what else git needs to take the directory for a repository: it has the objects of the project's repository, and
-/// a head. A file `commondir` would lead git to another directory for all of that.
+/// Writes the settings, and what else git needs to accept the directory as a repository: access to the objects of the project's repository,
+/// and a HEAD. A file `commondir` would redirect git to another directory for all of that.
 const RENEW: &str = r#"cd -- "$0" && rm -rf -- config config.worktree commondir objects/info/alternates || exit
 for dir in objects objects/info refs; do [ -d "$dir" ] || { rm -f -- "$dir" && mkdir -- "$dir"; } || exit; done
 printf '%s\n' "$1" >objects/info/alternates || exit
 [ -f HEAD ] && grep -Eq '^(ref: *refs/|[0-9a-f]{40})' HEAD || { rm -rf -- HEAD && printf 'ref: %s\n' "$2" >HEAD; } || exit
 cat >config"#;
-/// The settings that are kept: the section, whether it has a part between quotation marks, and the names in it (none: all). Git reads none of
-/// these for what the agent does, but those of filters, without which it would commit what a filter shall keep out, or encrypt.
+/// The settings that are kept: the section, whether it has a quoted part, and the names in it (none: all). For the agent's commands git
+/// uses none of these except filters. Without the filters it would commit what a filter has to remove or encrypt.
 const KEPT: [(&str, bool, &[&str]); 9] = [
     ("alias", false, &[]),
     ("branch", true, &["remote", "merge"]),
@@ -31,9 +31,9 @@ const KEPT: [(&str, bool, &[&str]); 9] = [
     ("submodule", true, &["url", "active", "update"]),
     ("user", false, &["name", "email", "signingkey"]),
 ];
-/// A setting by which git leaves files out of the worktree.
+/// A setting with which git leaves files out of the worktree.
 const SPARSE: &str = "core.sparsecheckout";
-/// What means no for git.
+/// The values that git takes for false.
 const NO: [&str; 5] = ["false", "no", "off", "0", ""];
 
 /// A setting.
@@ -46,8 +46,8 @@ struct Setting<'a> {
 }
 
 impl<'a> Setting<'a> {
-    /// Of `SECTION.PART.NAME`, a new line and the value. One without a value has no new line, and means yes: of those that are kept, only
-    /// `required` is so.
+    /// Parses `SECTION.PART.NAME`, a line feed and the value. A setting without a value has no line feed, and is true. Of the kept
+    /// settings, only `required` may have no value.
     fn of(listed: &'a str) -> Option<Self> {
         let (key, value) = listed.split_once('\n').or_else(|| listed.ends_with(".required").then_some((listed, "true")))?;
         let (section, rest) = key.split_once('.')?;
@@ -66,7 +66,7 @@ impl<'a> Setting<'a> {
         let Self { section, part, name, value } = self;
         let part = part.map(|part| format!(" \"{}\"", escaped(part))).unwrap_or_default();
         let value = match (*section, *name) {
-            // Git would stop at a value that it does not know.
+            // Git would fail at a value that it does not know.
             ("filter", "required") => (!NO.contains(&value.to_ascii_lowercase().as_str())).to_string(),
             _ => escaped(value).replace('\n', "\\n"),
         };
@@ -74,7 +74,7 @@ impl<'a> Setting<'a> {
     }
 }
 
-/// Whether attributes can name such a filter. A message names it, too, in a command.
+/// Whether attributes can contain this filter name. A message also contains the name, in a command.
 fn is_filter_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.+:@/".contains(c))
 }
@@ -88,8 +88,8 @@ fn settings(listed: &str) -> impl Iterator<Item = Setting<'_>> {
 }
 
 impl Confined<'_> {
-    /// Lets the repository of the context be one, with settings of the agent. A sparse checkout ends: else the files that it leaves out would be
-    /// committed as deleted.
+    /// Repairs the repository of the context, and gives it the agent's settings. This ends a sparse checkout: otherwise the files that it
+    /// leaves out would be committed as deleted.
     pub(crate) async fn renew(&mut self) -> Result<(), Trouble> {
         let failed = |why: String| Trouble::of_git("the repository of the context can't be used", &why);
         let own = self.tree.own_git_dir();
@@ -99,7 +99,7 @@ impl Confined<'_> {
         let mut renew = tokio::process::Command::new("sh");
         renew.args(["-c", RENEW]).arg(&own).arg(self.tree.repository.git_dir().join("objects")).arg(self.tree.branch_ref());
         self.answer(&renew, text.into_bytes(), &[0]).await.map_err(failed)?;
-        // That of git-lfs is the agent's own.
+        // The filter of git-lfs is the agent's own.
         let filters = kept.iter().filter(|kept| kept.section == "filter").filter_map(|kept| kept.part).filter(|name| *name != "lfs");
         self.filters = filters.map(str::to_owned).collect();
         let is_sparse = [&of_runs, &of_worktree].into_iter().flat_map(|listed| listed.split('\0')).any(|one| {
@@ -114,9 +114,9 @@ impl Confined<'_> {
         Ok(())
     }
 
-    /// The settings of a file; of one that git can't read, none. Each ends with NUL.
+    /// The settings in a file, each terminated by NUL; empty if git can't read the file.
     async fn listed(&self, file: &Path) -> String {
-        // No settings of the repository may keep it from being read.
+        // The repository's own settings must not prevent this.
         let mut list = self.tree.repository.local(Path::new("/dev/null/none"));
         list.args(["config", "--null", "--list", "--file"]).arg(file);
         let words = [OsString::from("sh"), "-c".into(), READ.into(), file.into()];

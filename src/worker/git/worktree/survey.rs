@@ -1,4 +1,4 @@
-//! What a run has left in its worktree, as far as git must be kept from it.
+//! Finds what a run has left in its worktree that git must not touch.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -8,21 +8,21 @@ use std::path::{Path, PathBuf};
 use super::trouble::Trouble;
 use crate::machine::walk::{Next, Seen, walk};
 
-/// Entries of a worktree that are looked at.
+/// The maximum number of entries of a worktree that are examined.
 const MAX_ENTRIES: usize = 1_000_000;
-/// Repositories within a worktree: each is named to git.
+/// The maximum number of repositories within a worktree: the name of each is passed to git.
 const MAX_REPOSITORIES: usize = 1_000;
-/// Files that git reads wherever it finds them. It would wait for ever for the other end of a pipe.
+/// Files that git reads wherever it finds them. If such a file were a pipe, git would wait forever for a writer.
 const READ_BY_GIT: [&str; 2] = [".gitignore", ".gitattributes"];
 
-/// Directories below the worktree that are repositories of their own, or that pose as such. Git would run commands inside of them, with
-/// their own settings. So none may be missed, whatever its name is. Directories that may not be read are among them.
+/// Directories below the worktree that are repositories of their own, or pretend to be. Git would run commands inside of them with their
+/// own settings, so none may be missed, whatever its name is. Unreadable directories are included.
 pub(crate) fn repositories_within(tree: &Path, max_bytes: u64) -> Result<BTreeSet<PathBuf>, Trouble> {
     let (mut found, mut bytes, mut trouble) = (BTreeSet::new(), 0_u64, None);
     let is_whole = walk(tree, MAX_ENTRIES, |seen| {
         let (path, name, about) = match seen {
             Seen::Entry { path, name, about } => (path, name, about),
-            // Git could neither look into it, and shall not try: the run may have hidden a repository there.
+            // Git could not look into it and must not try: the run may have hidden a repository there.
             Seen::Unreadable { path, error } if error.kind() == io::ErrorKind::PermissionDenied && path != Path::new("") => {
                 found.insert(path.to_owned());
                 return if found.len() > MAX_REPOSITORIES { Next::Stop } else { Next::Past };
@@ -62,7 +62,7 @@ pub(crate) fn repositories_within(tree: &Path, max_bytes: u64) -> Result<BTreeSe
     }
 }
 
-/// All of the worktree but these directories, as git reads it from a file: by their bytes, because names need not be UTF-8.
+/// All of the worktree except these directories, in the form of git's pathspec files. The paths are bytes, because names need not be UTF-8.
 pub(crate) fn all_but(repositories: &BTreeSet<PathBuf>) -> Vec<u8> {
     let mut paths = b".\0".to_vec();
     for path in repositories {

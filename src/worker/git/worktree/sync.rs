@@ -1,5 +1,5 @@
-//! How the branch of a context here and what the project's server has of it come together. It is looked at before a run, so that no run is paid
-//! for whose commits could not be pushed.
+//! Joins the local branch of a context with its state on the project's server. This is checked before a run, so that nobody pays for a run
+//! whose commits could not be pushed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,13 +16,13 @@ use crate::contexts::context_files::short_file_name;
 use crate::machine::command::{ended, output};
 use crate::sandbox::confinement::Confinement;
 
-/// The bytes that are read of what a merge tells.
+/// How many bytes of the output of a merge are read.
 const MOST_TOLD: usize = 64 << 10;
-/// Files that a message names.
+/// The maximum number of files that a message lists.
 const SHOWN_FILES: usize = 5;
 
 impl Worktree {
-    /// The ref that keeps what the server had last of the branch that is a part of the branch here.
+    /// The ref that records the last known state of the branch on the server that is a part of the local branch.
     pub(super) fn record_ref(&self) -> String {
         format!("refs/pushed/{}/{}", self.name(), short_file_name(&self.branch))
     }
@@ -31,11 +31,12 @@ impl Worktree {
         self.repository.set_ref(&self.record_ref(), commit).await
     }
 
-    /// What was pushed to a branch that somebody has removed since says nothing of one that somebody makes by its name.
+    /// Forgets the records of branches that were removed from the server. They say nothing about a branch that somebody later creates with
+    /// the same name.
     pub(super) async fn forget_removed(&self) -> Result<(), Trouble> {
         for name in self.names() {
             let named = self.on(name);
-            // Most names have no record, so that nothing else is asked about them.
+            // Most names have no record, so that the second question is rarely needed.
             if self.repository.commit_of(&named.record_ref()).await.is_some()
                 && self.repository.commit_of(&named.pushed_ref()).await.is_none()
             {
@@ -45,7 +46,8 @@ impl Worktree {
         Ok(())
     }
 
-    /// Lets the worktree, whose branch is at `head`, go on with what was fetched of it, if that has what this machine does not have.
+    /// Moves the worktree, whose branch is at `head`, to the fetched state of the branch if that has commits which this machine does not
+    /// have.
     pub(super) async fn follow_pushed(&self, confined: &Confined<'_>, head: String) -> Result<Prepared, Trouble> {
         confined.follow_refs().await;
         let Some(there) = self.repository.commit_of(&self.pushed_ref()).await else { return Ok(self.prepared(head, Origin::Kept)) };
@@ -73,18 +75,18 @@ impl Worktree {
         Ok(followed)
     }
 
-    /// Lets the repository of the context have the branches of the server, as far as the last fetch tells.
+    /// Shows the server's branches to the repository of the context, as of the last fetch.
     pub(crate) async fn show_refs(&self, confinement: &Confinement) {
         Confined::new(self, confinement).follow_refs().await;
     }
 
-    /// Exists while the files follow from one commit to another. It names both.
+    /// This file exists while the files are moved from one commit to another. It names both commits.
     fn following_mark(&self) -> PathBuf {
         self.own_git_dir().with_extension("following")
     }
 
-    /// Lets the other files follow, if that was interrupted: for git, those that have followed would be changes of a run. Files that did not
-    /// follow stay as they are: an interrupted run may have left its work there.
+    /// Finishes an interrupted move of the files to another commit. Otherwise git would take the files that were already moved for changes
+    /// of a run. Files that were not moved stay as they are: an interrupted run may have left its work there.
     pub(super) async fn finish_following(&self, confined: &mut Confined<'_>) -> Result<(), Trouble> {
         let Ok(noted) = fs::read_to_string(self.following_mark()) else { return Ok(()) };
         if let Some((head, goal)) = noted.split_once(' ').filter(|(head, goal)| is_commit_id(head) && is_commit_id(goal)) {
@@ -101,8 +103,8 @@ impl Worktree {
         fs::remove_file(self.following_mark()).map_err(|error| Trouble::of_disk("the worktree can't be prepared", &error))
     }
 
-    /// The commit at which the branch goes on that is at `here` on this machine and at `there` on the server. What was pushed from here and was
-    /// taken back or replaced there does not come back.
+    /// The commit at which the branch continues if it is at `here` on this machine and at `there` on the server. Commits that were pushed
+    /// from here, and then taken back or replaced on the server, do not come back.
     pub(super) async fn joined(&self, here: &str, there: &str) -> Result<String, Trouble> {
         let repository = &self.repository;
         if repository.is_ancestor(here, there).await {
@@ -114,7 +116,7 @@ impl Worktree {
             if repository.is_ancestor(here, &pushed).await {
                 return Ok(there.to_owned());
             }
-            // Unless a person has brought them together here, without what was taken back.
+            // This is no conflict if a person has joined both on this machine, without what was taken back.
             if repository.is_ancestor(&pushed, here).await || !repository.is_ancestor(there, here).await {
                 let why = "commits that were pushed were taken back or replaced there, and others were made here since";
                 return Err(self.apart(why, &format!("rebase --onto origin/{} {pushed}", self.branch)));
@@ -147,7 +149,7 @@ impl Worktree {
                 let named: Vec<_> = files.lines().take(SHOWN_FILES).map(|name| name.escape_debug().to_string()).collect();
                 Err(self.apart(&format!("both have changed {}", named.join(", ")), &format!("merge origin/{}", self.branch)))
             }
-            // They have no common history, or this git is older than 2.38.
+            // The commits have no common history, or this git is older than 2.38.
             Some(_) => {
                 let words = format!("merge --allow-unrelated-histories origin/{}", self.branch);
                 Err(self.apart(String::from_utf8_lossy(&ended.stderr).lines().next().unwrap_or_default(), &words))
@@ -155,7 +157,7 @@ impl Worktree {
         }
     }
 
-    /// A file with what the project says of how files are merged. A bare repository knows no other.
+    /// A file with the project's merge attributes. Git reads no other attributes in a bare repository.
     async fn attributes_of(&self, commit: &str) -> Option<PathBuf> {
         let mut show = self.repository.local(&self.repository.git_dir());
         show.args(["cat-file", "blob", &format!("{commit}:.gitattributes")]);

@@ -14,7 +14,7 @@ pub(super) struct Place {
     url: String,
 }
 
-/// The end of a git command, which has nothing of the machine's user.
+/// The result of a git command that uses nothing of the machine's user.
 fn ended(dir: &Path, words: &[&str]) -> std::process::Output {
     let mut command = std::process::Command::new("git");
     command.args(["-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "init.defaultBranch=main"]);
@@ -27,7 +27,7 @@ pub(super) fn run(dir: &Path, words: &[&str]) -> String {
     String::from_utf8_lossy(&ended.stdout).trim().to_owned()
 }
 
-/// Runs the command of a message, as a person does.
+/// Runs the command that a message contains, as a person would.
 pub(super) fn mend(why: &Trouble) {
     let told = why.to_string();
     let command = told.split_once("Mend it on the worker with ").and_then(|(_, rest)| rest.split_once(", or use another context"));
@@ -270,7 +270,7 @@ async fn a_state_that_a_run_left_is_named() {
     let dir = place.context("a");
     let tree = place.tree("agent", &dir);
     let prepared = tree.prepared_for(None).await.unwrap();
-    // Commits of its own count, wherever it made them.
+    // Commits that the run itself made count, on whatever branch.
     run(&dir, &["checkout", "--quiet", "-b", "feature"]);
     fs::write(dir.join("own"), "own\n").unwrap();
     run(&dir, &["add", "own"]);
@@ -280,7 +280,7 @@ async fn a_state_that_a_run_left_is_named() {
     assert_eq!(run(&dir, &["symbolic-ref", "HEAD"]), "refs/heads/bloom/a");
     assert!(changes.text().contains("+own"), "{}", changes.text());
     let prepared = tree.prepared_for(None).await.unwrap();
-    // But it must build on what was there.
+    // But they must build on what was there before.
     run(&dir, &["checkout", "--quiet", "--detach", "v1"]);
     for why in [tree.committed(&prepared, "x").await.unwrap_err(), tree.prepared_for(None).await.unwrap_err()] {
         assert!(matches!(&why, Trouble::State(why) if why.contains("bloom/a") && why.contains("use another context")), "{why}");
@@ -298,7 +298,7 @@ async fn a_state_that_a_run_left_is_named() {
         assert!(why.to_string().contains("left a merge unfinished"), "{why}");
     }
     run(&dir, &["merge", "--abort"]);
-    // Locks of a git that was killed are no obstacle.
+    // Locks of a git process that was killed do no harm.
     fs::write(tree.own_git_dir().join("index.lock"), "").unwrap();
     tree.committed(&prepared, "x").await.unwrap();
 }
@@ -326,7 +326,7 @@ async fn a_push_that_an_earlier_attempt_finished_is_no_obstacle() {
     let second = other.prepared_for(None).await.unwrap();
     fs::write(b.join("file"), "second\n").unwrap();
     other.committed(&second, "x").await.unwrap();
-    // What it knows of the server is older.
+    // This worktree knows an older state of the server.
     run(&place.root, &["--git-dir", &other.repository.git_dir().display().to_string(), "update-ref", "-d", "refs/remotes/origin/bloom/a"]);
     assert!(other.push().await.unwrap().is_some());
 }

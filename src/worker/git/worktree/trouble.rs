@@ -1,4 +1,4 @@
-//! Why a context has no worktree, or its changes are not committed.
+//! Why a context has no worktree, or why its changes are not committed.
 
 use std::io;
 
@@ -6,28 +6,28 @@ use bloom_core::task::{NOT_PUSHED, Reason};
 
 use crate::machine::reserve::is_of_disk;
 
-/// How the reason begins for which a run's files are not committed.
+/// The beginning of the error if the files of a run can't be committed.
 pub(crate) const NOT_COMMITTED: &str = "the changes can't be committed";
-/// A command took more room than the run may.
+/// The error if a command took more space than the run may use.
 pub(crate) const ROOM: &str = "it takes more room on the disk than limits.disk_mib of the profile allows";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// The repository can't be fetched: it is gone, or the worker may not read it.
+    /// The repository can't be fetched: it no longer exists, or the worker may not read it.
     Repository(String),
-    /// Neither a branch nor a tag nor a commit of the repository.
+    /// The name is neither a branch nor a tag nor a commit of the repository.
     RefMissing(String),
-    /// Its default branch does not exist; it has these.
+    /// The default branch of the repository does not exist. The repository has these branches.
     NoDefault(String),
-    /// It has no commit.
+    /// The repository has no commit.
     Empty,
-    /// It is larger than the agent's limits.
+    /// The repository is larger than the agent's limit.
     Size(String),
-    /// What the run has git execute takes more room than the run may.
+    /// A command that the run has made git execute takes more space than the run may use.
     Room(String),
     /// The disk is full, or can't be written.
     Disk(String),
-    /// The run has left a merge or a rebase unfinished, or something else that needs a person.
+    /// The run has left an unfinished merge or rebase, or another state that needs a person.
     State(String),
     /// The repository has files in git-lfs, which is not installed.
     Lfs(String),
@@ -42,12 +42,12 @@ impl Trouble {
         match error.kind() {
             io::ErrorKind::FileTooLarge => Self::Size(text),
             _ if is_of_disk(error) => Self::Disk(text),
-            // What else goes wrong may be the doing of a run, and no reason to stop the worker.
+            // Other errors may be caused by a run, and are no reason to stop the worker.
             _ => Self::Failed(text),
         }
     }
 
-    /// The error of a git command that writes.
+    /// The error of a git command that writes files.
     pub(crate) fn of_git(what: &str, why: &str) -> Self {
         let text = format!("{what}: {why}");
         match why {
@@ -59,7 +59,7 @@ impl Trouble {
     }
 
     pub(crate) fn of_fetch(why: &str) -> Self {
-        // What git says of a protocol that the agent does not allow.
+        // Git's text for a protocol that the agent does not allow.
         let advice = if why.contains("not allowed") { "; --git-protocols of the agent says which protocols it may use" } else { "" };
         match Self::of_git("the project's repository can't be fetched", &[&without_urls(why), advice].concat()) {
             Self::Failed(text) => Self::Repository(text),
@@ -79,13 +79,13 @@ impl Trouble {
         }
     }
 
-    /// Whether the same may succeed later, or on another worker.
+    /// Whether the same attempt may succeed later, or on another worker.
     pub(crate) fn may_pass(&self) -> bool {
         matches!(self, Self::Repository(_) | Self::Disk(_) | Self::Failed(_))
     }
 }
 
-/// What git said, without the URLs of repositories: whoever submits a task need not know them. `git@host:path` is one, too.
+/// Git's message without the URLs of repositories: whoever submits a task need not know them. `git@host:path` counts as a URL, too.
 fn without_urls(why: &str) -> String {
     let is_end = |c: char| c.is_whitespace() || matches!(c, '\'' | '"');
     let is_url =

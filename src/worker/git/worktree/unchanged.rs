@@ -1,24 +1,24 @@
-//! Files that no run has changed, although git would commit them as others.
+//! Files that no run has changed, although git would commit them with other contents.
 //!
-//! A repository may have files that its own `.gitattributes` would store in another form: with the line ends of Windows where `eol=lf` is wanted, or
-//! a large file itself where a pointer to it is. Git leaves them as they are, until somebody adds them. The agent adds all files, so it takes
-//! those back whose bytes are those of the commit.
+//! A repository may have files that its own `.gitattributes` would store in another form: for example with Windows line endings where
+//! `eol=lf` is set, or a large file instead of a pointer to it. Git leaves them unchanged until somebody adds them. The agent adds all
+//! files, so it then reverts those whose bytes are the same as in the commit.
 
 use super::confined::Confined;
 
-/// The modes of regular files begin so.
+/// The prefix of the modes of regular files.
 const FILE: &[u8] = b"100";
 
-/// A file whose content in the index is not that of the commit.
+/// A file whose content in the index differs from the commit.
 struct Changed<'a> {
     mode: &'a [u8],
-    /// The object that the commit has.
+    /// The object in the commit.
     committed: &'a [u8],
     path: &'a [u8],
 }
 
 impl Confined<'_> {
-    /// Takes back what was added to the index of files whose bytes are those that the commit has.
+    /// Reverts index entries of files whose bytes are the same as in the commit.
     pub(crate) async fn keep_unchanged(&self, head: &str) -> Result<(), String> {
         let mut diff = self.git();
         diff.args([
@@ -32,7 +32,7 @@ impl Confined<'_> {
             "--ignore-submodules=all",
             head,
         ]);
-        // There may be more than are listed: then none is taken back.
+        // If the list is too long to be read completely, no entry is reverted.
         let Ok(listed) = self.answer(&diff, Vec::new(), &[0]).await else { return Ok(()) };
         let changed: Vec<Changed<'_>> = changed(&listed).collect();
         if changed.is_empty() {
@@ -56,7 +56,7 @@ impl Confined<'_> {
     }
 }
 
-/// The regular files of `:OLDMODE NEWMODE OLDID NEWID M`, NUL, `PATH`, NUL.
+/// Parses the entries of regular files, which have the form `:OLDMODE NEWMODE OLDID NEWID M`, NUL, `PATH`, NUL.
 fn changed(listed: &[u8]) -> impl Iterator<Item = Changed<'_>> {
     let mut parts = listed.split(|byte| *byte == 0);
     std::iter::from_fn(move || Some((parts.next()?, parts.next()?))).filter_map(|(about, path)| {
@@ -66,7 +66,7 @@ fn changed(listed: &[u8]) -> impl Iterator<Item = Changed<'_>> {
     })
 }
 
-/// A path in a line of its own, as git reads it between quotation marks: whatever bytes it has.
+/// A path as a line in git's quoted form, which can have any bytes.
 fn quoted(path: &[u8]) -> Vec<u8> {
     let escaped = path.iter().flat_map(|byte| format!("\\{byte:03o}").into_bytes());
     b"\"".iter().copied().chain(escaped).chain(*b"\"\n").collect()

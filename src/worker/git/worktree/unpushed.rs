@@ -1,4 +1,4 @@
-//! What contexts have not pushed: it fills the project's repository on this machine for all of them.
+//! Commits that contexts have not pushed. They take up space in the project's repository on this machine, for all contexts.
 
 use std::fs;
 
@@ -7,12 +7,12 @@ use super::repository::{LOCAL_LIMIT, Repository};
 use super::trouble::Trouble;
 use crate::machine::command::output;
 
-/// Branches that are measured, those with the newest commits, and how many of them are named.
+/// The number of branches that are measured (those with the newest commits), and how many of them are listed.
 const MEASURED: &str = "200";
 const SHOWN: usize = 5;
 
 impl Repository {
-    /// Lets a refusal because of the repository's size say whose work that only this machine has takes part of it.
+    /// Adds to an error about the repository's size which contexts have work that exists only on this machine, and takes part of the space.
     pub(super) async fn with_unpushed(&self, trouble: Trouble) -> Trouble {
         let Trouble::Size(why) = trouble else { return trouble };
         let mut list = self.local(&self.git_dir());
@@ -37,7 +37,7 @@ impl Repository {
         })
     }
 
-    /// The bytes that the objects and the large files of a branch take here that its server does not have.
+    /// The size of the branch's objects and large files that only this machine has, in bytes.
     async fn unpushed_bytes(&self, tip: &str) -> u64 {
         let mut measure = self.local(&self.git_dir());
         measure.args(["rev-list", "--objects", "--disk-usage", tip, "--not", "--remotes"]);

@@ -1,4 +1,5 @@
-//! What the processes of a run keep from a look at its directories: files that they have removed, and that take room until they close them.
+//! Disk space that a scan of a run's directories can't see: files that its processes have removed, but that take up space until the
+//! processes close them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -9,23 +10,24 @@ use super::size_of;
 use crate::machine::process::threads;
 use crate::sandbox::bubblewrap::SESSIONS;
 
-/// The files that a process has open. Each thread may have some that it shares with no other.
+/// The files that a process has open. A thread may have some that it shares with no other thread.
 fn open_files(pid: i32) -> impl Iterator<Item = (PathBuf, Metadata)> {
     let open = threads(pid).flat_map(|thread| fs::read_dir(thread.join("fd")).into_iter().flatten().flatten());
-    // That of the open file, not of the link.
+    // The metadata of the open file, not of the link.
     open.filter_map(|entry| Some((entry.path(), fs::metadata(entry.path()).ok()?))).filter(|(_, about)| about.is_file())
 }
 
-/// What files take that these processes have removed and still have open, or mapped into memory: by their device and number, each once.
+/// The size of removed files that these processes still have open or mapped into memory. Each file counts once, identified by its device
+/// and inode.
 pub(crate) fn held_open(processes: &[i32], dirs: &[PathBuf]) -> u64 {
     let mut sizes = BTreeMap::<(u64, u64), u64>::new();
     for pid in processes {
         let removed = open_files(*pid).filter(|(_, about)| about.nlink() == 0);
         sizes.extend(removed.map(|(_, about)| ((about.dev(), about.ino()), size_of(&about))));
-        // The threads share their memory, but one that has ended has none.
+        // All threads share their memory, but a thread that has ended shows none.
         let maps = threads(*pid).filter_map(|thread| fs::read_to_string(thread.join("maps")).ok()).find(|maps| !maps.is_empty());
         for Mapped { range, inode, end } in mapped(&maps.unwrap_or_default(), dirs) {
-            // Only the privileged may look at the file itself. For others it is as large as what is mapped of it.
+            // Only privileged processes may examine the file itself. For others, its size is estimated from the mapped part.
             match fs::metadata(format!("/proc/{pid}/map_files/{range}")) {
                 Ok(about) => _ = sizes.insert((about.dev(), about.ino()), size_of(&about)),
                 Err(_) if sizes.keys().any(|(_, known)| *known == inode) => {}
@@ -36,28 +38,28 @@ pub(crate) fn held_open(processes: &[i32], dirs: &[PathBuf]) -> u64 {
     sizes.into_values().fold(0, u64::saturating_add)
 }
 
-/// Whether one of these processes has the file open to write it.
+/// Whether one of these processes has the file open for writing.
 pub(crate) fn is_written_by(processes: &[i32], file: &Metadata) -> bool {
     let is_it = |about: &Metadata| (about.dev(), about.ino()) == (file.dev(), file.ino());
     processes.iter().any(|pid| open_files(*pid).any(|(path, about)| is_it(&about) && is_for_writing(&path)))
 }
 
-/// The rights of the link in `/proc` say how the file was opened (see proc_pid_fd(5)).
+/// The permissions of the link in `/proc` show how the file was opened (see proc_pid_fd(5)).
 fn is_for_writing(descriptor: &Path) -> bool {
     fs::symlink_metadata(descriptor).is_ok_and(|link| link.mode() & 0o200 != 0)
 }
 
-/// A part of a removed file in the memory of a process.
+/// A mapped part of a removed file in the memory of a process.
 #[derive(Debug, PartialEq)]
 struct Mapped<'a> {
     range: &'a str,
     inode: u64,
-    /// Up to which byte of the file.
+    /// The end of the part, as an offset in the file.
     end: u64,
 }
 
-/// Those of `/proc/PID/maps` that were in the directories, or in a sandbox's sessions, which have another path there: not programs that were
-/// replaced by newer ones meanwhile.
+/// The mappings in `/proc/PID/maps` of removed files that were in the directories, or in a sandbox's sessions, which have another path in
+/// the sandbox. Programs that were replaced by newer ones are not included.
 fn mapped<'a>(maps: &'a str, dirs: &[PathBuf]) -> impl Iterator<Item = Mapped<'a>> {
     maps.lines().filter_map(|line| {
         let (about, path) = line.strip_suffix(" (deleted)")?.split_once('/')?;

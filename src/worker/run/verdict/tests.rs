@@ -1,4 +1,4 @@
-//! How runs end by what they print, and by how they are stopped.
+//! How a run's output and the way in which it is stopped decide its verdict.
 
 use serde_json::json;
 
@@ -158,7 +158,7 @@ fn denied_tools_are_marked() {
     assert!(bash("cd x && rm y").contains("set allowed_tools or permission_mode in"), "one of several commands is not the whole");
     assert!(line(json!({"tool_name": "Write"})).contains("permission_mode = \"acceptEdits\""));
     assert!(line(json!({"tool_name": "WebFetch"})).contains("allowed_tools = [\"WebFetch\"]"));
-    // Who denied it can't be known, but not that nobody was asked.
+    // It is unknown who denied it, but somebody may have been asked.
     let mut reading = Reading::new(false, Prices::default());
     reading.asks_human = true;
     let denials = json!([{"tool_name": "Bash"}, {"tool_name": "AskUserQuestion"}]);

@@ -1,28 +1,28 @@
-//! Which hosts and ports runs may reach: the list of a profile, and the addresses that a name may stand for.
+//! The hosts and ports that runs may reach: the list in a profile, and the addresses that a name may resolve to.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The maximum number of entries.
 const MAX_ENTRIES: usize = 100;
-/// The limits of DNS.
+/// The limits of DNS names and their labels, in bytes.
 const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
-/// What to write, for errors.
+/// The accepted forms of an entry, for errors.
 const FORM: &str = "write HOST:PORT, *.SUFFIX:PORT, ADDRESS:PORT or [ADDRESS]:PORT";
 
-/// What a profile lists.
+/// The list in a profile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AllowList(Vec<Entry>);
 
 #[derive(Clone, Debug, PartialEq)]
 enum Entry {
     One(Target),
-    /// All names below this one, but not itself.
+    /// All names below this one, but not the name itself.
     Below(String, u16),
 }
 
-/// Where a connection leads.
+/// The destination of a connection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
     pub host: Host,
@@ -32,7 +32,7 @@ pub struct Target {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Host {
     Address(IpAddr),
-    /// In lower case and without a dot at its end.
+    /// In lower case and without a trailing dot.
     Name(String),
 }
 
@@ -60,7 +60,8 @@ impl AllowList {
         self.0.iter().any(|entry| entry.covers(target))
     }
 
-    /// Whether a connection to this address may be made for a host that the list allows: a name must not lead to what is inside.
+    /// Whether a connection to this address may be made for a host that the list allows. A name must not resolve to an internal address,
+    /// unless the list also contains the address.
     pub fn may_connect(&self, address: IpAddr, port: u16) -> bool {
         is_public(address) || self.allows(&Target { host: Host::Address(address.to_canonical()), port })
     }
@@ -98,10 +99,10 @@ impl Entry {
 }
 
 impl Target {
-    /// `HOST:PORT`; an IPv6 address is in brackets.
+    /// Parses `HOST:PORT`. An IPv6 address must be in brackets.
     ///
     /// # Errors
-    /// It is something else. The text says what is wrong with it.
+    /// The text has another form. The error says what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let (host, port) = text.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')).ok_or("has no port")?;
         let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
@@ -137,7 +138,7 @@ impl Host {
         if name.len() > MAX_NAME || !name.split('.').all(is_label) {
             return Err("has no name of a host in ASCII, and no address");
         }
-        // Resolvers take such names for addresses, in octal or with parts left out.
+        // Resolvers accept such names as addresses, in octal or with parts left out.
         if name.rsplit('.').next().is_some_and(|last| last.starts_with(|first: char| first.is_ascii_digit())) {
             return Err("has a name that ends with a number, and is no address of four numbers");
         }
@@ -145,7 +146,7 @@ impl Host {
     }
 }
 
-/// Whether the address is one of the internet, and not of this machine, its networks, or a group of machines.
+/// Whether the address is a public one of the internet, and not an address of this machine, its networks, or a multicast group.
 fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => is_public_v4(address),
@@ -156,7 +157,7 @@ fn is_public(address: IpAddr) -> bool {
 fn is_public_v4(address: Ipv4Addr) -> bool {
     let [a, b, c, _] = address.octets();
     let is_inside = address.is_loopback() || address.is_private() || address.is_link_local() || (a == 100 && (64..128).contains(&b));
-    // "This network", protocol assignments, benchmarks, multicast and what is reserved, with the broadcast address.
+    // "This network", protocol assignments, benchmarks, multicast, and reserved addresses including broadcast.
     let is_special = a == 0 || (a, b, c) == (192, 0, 0) || (a == 198 && (b & 0xfe) == 18) || a >= 224;
     !is_inside && !is_special && !address.is_documentation()
 }
@@ -164,11 +165,11 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let v4 = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
     match address.segments() {
-        // The IPv4 addresses that translators and tunnels lead to.
+        // Translation and tunnel addresses, which lead to the IPv4 address that they contain.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => is_public_v4(v4(high, low)),
-        // Teredo, and documentation.
+        // Teredo and documentation addresses.
         [0x2001, 0 | 0xdb8, ..] => false,
-        // What is assigned to the internet: 2000::/3.
+        // Addresses assigned to the internet: 2000::/3.
         [first, ..] => (first & 0xe000) == 0x2000,
     }
 }

@@ -1,5 +1,5 @@
-//! The program that a run is started by in a sandbox without a network: it takes connections on loopback, passes them on to the agent's proxy
-//! through its socket, and ends with the run's program. It has no rights that the run has not: what may be reached is the agent's decision.
+//! The program that starts a run's program in a sandbox without a network. It accepts connections on loopback, forwards them through the
+//! socket to the agent's proxy, and ends with the run's program. It has only the rights of the run; the agent decides what may be reached.
 
 use std::ffi::OsString;
 use std::io;
@@ -17,31 +17,31 @@ use tokio::time::{Instant, sleep};
 
 use super::{PROXY_VARIABLES, SOCKET_IN_SANDBOX};
 
-/// The maximum number of connections at a time; further ones wait.
+/// The maximum number of concurrent connections; further ones wait.
 const MAX_CONNECTIONS: usize = 256;
-/// How long a connection waits for the agent, which may just be starting again.
+/// How long a connection waits for the agent, which may just be restarting.
 const AGENT_LIMIT: Duration = Duration::from_secs(60);
 const RETRY_EVERY: Duration = Duration::from_millis(100);
-/// The pause after a failed accept, which would fail again at once.
+/// The pause after a failed accept, because the next one would fail at once.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 const NO_AGENT: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
-/// Runs the program of the command line, and ends with its status.
+/// Runs the program on the command line, and exits with its status.
 ///
 /// # Errors
 /// The program can't be started, or the sandbox has no loopback.
 pub(crate) fn run() -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let status = runtime.block_on(run_program(std::env::args_os().skip(2)))?;
-    // As shells and bubblewrap tell a signal.
+    // The status in which shells and bubblewrap report a signal.
     std::process::exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
 }
 
 async fn run_program(mut words: impl Iterator<Item = OsString>) -> io::Result<ExitStatus> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     let proxy = format!("http://{}", listener.local_addr()?);
-    // A signal leaves this process running, so that it can tell how the program ended: with it, the whole sandbox would end. The run's
-    // supervisor sends each signal to every process of the run, so none is passed on.
+    // This process ignores signals, so that it can report how the program ended; if this process ended, so would the whole sandbox. Signals
+    // are not passed on, because the run's supervisor sends each signal to every process of the run.
     for kind in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()] {
         let _ = signal(kind)?;
     }

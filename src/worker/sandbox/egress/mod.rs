@@ -1,8 +1,8 @@
 //! The network of runs whose profile lists what they may reach.
 //!
-//! Such a run is in a network namespace of its own, with nothing but loopback. Its program is started by the `helper`, which copies connections
-//! to a Unix socket: the only way out. At its other end, the agent's `proxy` reads a `request`, compares it with the `allow_list`, and connects
-//! (`upstream`). `network` is what a profile says.
+//! Such a run has its own network namespace, which contains only loopback. Its program is started by the `helper`, which forwards
+//! connections to a Unix socket, the only way out. At the other end of the socket, the agent's `proxy` reads a `request`, checks it against
+//! the `allow_list`, and connects to the host (`upstream`). `network` is the profile's setting.
 
 mod allow_list;
 mod helper;
@@ -40,26 +40,27 @@ use crate::run::spool::EventLog;
 
 /// The first argument that makes this program the helper of a run.
 pub(crate) const HELPER: &str = "run-behind-proxy";
-/// Where the directory with the socket is in the sandbox. A directory, because a later agent makes a new socket.
+/// The directory of the socket in the sandbox. The directory is mounted and not the socket, because a later agent creates a new socket.
 const DIR_IN_SANDBOX: &str = "/run/bloom-egress";
 const SOCKET: &str = "socket";
 const SOCKET_IN_SANDBOX: &str = "/run/bloom-egress/socket";
-/// By these, programs find the proxy.
+/// The variables through which programs find the proxy.
 const PROXY_VARIABLES: [&str; 6] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
-/// What programs reach without the proxy: servers of the run's own, unless the list names that address.
+/// What programs reach without the proxy: the run's own servers, unless the list names the address.
 const LOOPBACK: [&str; 2] = ["localhost", "127.0.0.1"];
-/// The maximum number of connections of all runs. Each has two files, and they may be a quarter of those that the agent may open.
+/// The maximum number of connections of all runs. Each connection uses two files, and together they may use a quarter of the files that the
+/// agent may open.
 const MAX_CONNECTIONS: u64 = 4096;
-/// The same of one run, which may also have no more than a quarter of them: others need some.
+/// The maximum of one run. It also may not have more than a quarter of all connections, because others need some.
 const MAX_OF_RUN: usize = 256;
-/// The maximum number of names that are resolved at a time for a run. Each occupies a thread, also after the run has given up.
+/// The maximum number of names that are resolved concurrently for a run. Each look-up occupies a thread, even after the run has given up.
 const MAX_LOOK_UPS: usize = 8;
 const DEFAULT_API: &str = "https://api.anthropic.com";
 
 /// The way out of a sandbox.
 #[derive(Debug)]
 pub struct WayOut {
-    /// This program, which is the helper.
+    /// The path of this program, which also serves as the helper.
     program: PathBuf,
     dir: PathBuf,
     no_proxy: String,
@@ -75,18 +76,18 @@ impl WayOut {
         Ok(Some(Self { program: own_program()?, dir: dir.to_owned(), no_proxy }))
     }
 
-    /// Mounts, as source and target.
+    /// The mounts of the sandbox, as pairs of source and target.
     pub fn mounts(&self) -> [(&Path, &Path); 2] {
         [(&self.dir, Path::new(DIR_IN_SANDBOX)), (&self.program, &self.program)]
     }
 
-    /// The variables that replace those of the agent, whose proxy may have a password. The helper sets the proxy.
+    /// The variables that replace those of the agent, whose proxy URL may contain a password. The helper sets the run's proxy.
     pub fn env(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let proxies = PROXY_VARIABLES.into_iter().map(|name| (name, ""));
         proxies.chain(["NO_PROXY", "no_proxy"].map(|name| (name, self.no_proxy.as_str())))
     }
 
-    /// The words before those of the program.
+    /// The arguments before the run's own program.
     pub fn words(&self) -> [&OsStr; 2] {
         [self.program.as_os_str(), HELPER.as_ref()]
     }
@@ -106,7 +107,7 @@ pub(crate) fn connections() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(of_all_runs()))
 }
 
-/// The agent's proxy for a run whose network is a list. It ends when this is dropped.
+/// The agent's proxy for a run whose network is a list of hosts. Dropping this ends it.
 #[derive(Debug)]
 pub(crate) struct Egress(Option<Serving>);
 
@@ -123,7 +124,7 @@ impl Drop for Serving {
 }
 
 impl Egress {
-    /// Serves the run whose socket is in this directory. `profile` is the name of its profile, for texts.
+    /// Serves the run whose socket is in this directory. `profile` is the name of its profile, for messages.
     pub(crate) fn start(network: &Network, profile: Option<&str>, dir: &Path, permits: &Arc<Semaphore>) -> Self {
         let Some(list) = network.allow_list() else { return Self(None) };
         let listener = match listen(dir) {
@@ -145,7 +146,7 @@ impl Egress {
         Self(Some(Serving { task: tokio::spawn(proxy.clone().serve(listener)), proxy }))
     }
 
-    /// Records what was refused since the last call.
+    /// Records the refusals since the last call as events.
     pub(crate) fn tell(&self, log: &mut EventLog) {
         let Some(Serving { proxy, .. }) = &self.0 else { return };
         let new = std::mem::take(&mut proxy.told.lock().new);
@@ -154,7 +155,7 @@ impl Egress {
         }
     }
 
-    /// Records how much the run has moved.
+    /// Records how many bytes the run has transferred.
     pub(crate) fn tell_end(&self, log: &mut EventLog) {
         self.tell(log);
         if let Some(Serving { proxy, .. }) = &self.0 {
@@ -170,12 +171,12 @@ fn listen(dir: &Path) -> io::Result<UnixListener> {
     {
         return Err(error);
     }
-    // By the open directory, because the paths of sockets must be short.
+    // The path leads through the open directory, because the paths of sockets must be short.
     let open = fs::File::open(dir)?;
     UnixListener::bind(format!("/proc/self/fd/{}/{SOCKET}", open.as_raw_fd()))
 }
 
-/// Why the Claude CLI will reach no model: the list lacks the server of its API.
+/// Why the Claude CLI will not reach its model: the list does not contain the server of its API.
 pub(crate) fn lacks_api(network: &Network, env: &BTreeMap<String, String>) -> Option<String> {
     let list = network.allow_list().filter(|_| !environment::uses_other_backend(env))?;
     let url = env.get("ANTHROPIC_BASE_URL").cloned().or_else(|| std::env::var("ANTHROPIC_BASE_URL").ok());

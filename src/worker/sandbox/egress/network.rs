@@ -1,4 +1,4 @@
-//! What a sandbox lets runs reach of the network: all, nothing, or a list of hosts.
+//! What runs in a sandbox may reach on the network: everything, nothing, or a list of hosts.
 
 use std::net::IpAddr;
 
@@ -13,14 +13,14 @@ pub enum Network {
     /// The network of the machine.
     #[default]
     Open,
-    /// Not even the services of this machine.
+    /// No network, not even services on this machine.
     Closed,
-    /// These hosts, through the agent.
+    /// Only these hosts, through the agent.
     Only(AllowList),
 }
 
 impl Network {
-    /// Whether runs reach this address inside, of this machine for example.
+    /// Whether runs can reach this internal address, for example one of this machine.
     pub fn reaches(&self, inside: IpAddr, port: u16) -> bool {
         match self {
             Self::Open => true,

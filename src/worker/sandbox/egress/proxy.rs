@@ -1,4 +1,4 @@
-//! The proxy of a run: it takes connections on a Unix socket and connects to what the profile lists.
+//! The proxy of a run. It accepts connections on a Unix socket, and connects to the hosts that the profile lists.
 
 use std::io;
 use std::sync::Arc;
@@ -18,34 +18,34 @@ use super::upstream::{self, Failed, Upstream};
 
 /// The time limit of a request's head.
 const HEAD_LIMIT: Duration = Duration::from_secs(30);
-/// A connection on which nothing moves in this time is closed.
+/// A connection without any traffic for this time is closed.
 const IDLE_LIMIT: Duration = Duration::from_secs(15 * 60);
-/// The time limit of an answer of the proxy's own.
+/// The time limit for sending an answer of the proxy itself.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// The pause after a failed accept: most fail because too many files are open, and would fail again at once.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
-/// The maximum number of refusals of a run that are told.
+/// The maximum number of refusals that the events of a run report.
 const MAX_TOLD: usize = 20;
 const PIECE: usize = 16 << 10;
 
-/// What the connections of a run share.
+/// The state that the connections of a run share.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub list: AllowList,
-    /// The name of the profile, for the texts.
+    /// The name of the profile, for messages.
     pub profile: String,
-    /// The connections that all runs of the agent may have.
+    /// Permits for the connections of all runs of the agent together.
     pub of_all_runs: Arc<Semaphore>,
-    /// Of these, at most as many are for this run.
+    /// How many of these connections this run may have at most.
     pub of_one_run: usize,
-    /// The names that are resolved at a time.
+    /// Permits for concurrent look-ups of names.
     pub look_ups: Arc<Semaphore>,
     pub told: Mutex<Told>,
-    /// The bytes of all connections, in both directions.
+    /// The bytes transferred on all connections, in both directions.
     pub moved: AtomicU64,
 }
 
-/// The refusals that the run's events tell, each once.
+/// The refusals that the run's events report, each one once.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     known: Vec<String>,
@@ -149,7 +149,7 @@ impl Proxy {
     }
 }
 
-/// Copies one direction until its end, and passes that on.
+/// Copies one direction until its end, and then closes that direction of the target.
 async fn pump(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, count: &impl Fn(u64)) -> io::Result<()> {
     let mut piece = vec![0; PIECE];
     loop {
@@ -162,7 +162,7 @@ async fn pump(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin,
     }
 }
 
-/// Ends when nothing has moved for the time limit.
+/// Returns when nothing was transferred during the time limit.
 async fn idle(moved: &AtomicU64) {
     loop {
         let before = moved.load(Ordering::Relaxed);
@@ -173,7 +173,7 @@ async fn idle(moved: &AtomicU64) {
     }
 }
 
-/// Answers a request that leads nowhere.
+/// Answers a request that is not forwarded.
 async fn answer(client: &mut UnixStream, status: &str, why: &str) -> io::Result<()> {
     let body = format!("bloom-runtime: {why}\n");
     let length = body.len();

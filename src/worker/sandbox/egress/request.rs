@@ -1,4 +1,4 @@
-//! What a run asks the proxy for: the head of a request, read within limits and taken apart.
+//! The request of a run to the proxy: reads the head within limits, and parses it.
 
 use std::io;
 
@@ -6,15 +6,15 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::allow_list::Target;
 
-/// The maximum length of a head.
+/// The maximum length of a head, in bytes.
 const MAX_HEAD: usize = 16 << 10;
 const MAX_HEADERS: usize = 100;
 const PORT_OF_HTTP: u16 = 80;
-/// What concerns the connection to the proxy only. Transfer-Encoding stays, because the body is passed on as it is.
+/// Headers that concern only the connection to the proxy. Transfer-Encoding is not among them, because the body is passed on unchanged.
 const HOP_BY_HOP: [&str; 8] =
     ["connection", "proxy-connection", "proxy-authorization", "proxy-authenticate", "keep-alive", "te", "trailer", "upgrade"];
 
-/// A head with its empty line, and what came with it.
+/// A head including its empty line, and the bytes that arrived after it.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub head: Vec<u8>,
@@ -25,12 +25,12 @@ pub(crate) struct Head {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Asked {
     pub target: Target,
-    /// What to send there first: the head in the form for a server. `None` for a tunnel.
+    /// What to send to the target first: the head in the form for a server. `None` for a tunnel.
     pub head: Option<Vec<u8>>,
 }
 
 impl Head {
-    /// `None` if the peer closed the connection before it sent anything.
+    /// Reads a head. `None` if the peer closed the connection before it sent anything.
     ///
     /// # Errors
     /// The connection broke, or the head is too long.
@@ -57,7 +57,7 @@ impl Head {
 
 impl Asked {
     /// # Errors
-    /// This is no request to a proxy. The text says why.
+    /// The head is no request to a proxy. The text says why.
     pub(crate) fn parse(head: &[u8]) -> Result<Self, String> {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut request = httparse::Request::new(&mut headers);
@@ -89,7 +89,7 @@ impl Asked {
     }
 }
 
-/// All headers but those for this proxy, and those that the header Connection names.
+/// All headers except those for this proxy, and those that the header Connection names.
 fn passed_on<'h>(headers: &'h [httparse::Header<'h>]) -> impl Iterator<Item = &'h httparse::Header<'h>> {
     let is = |header: &httparse::Header<'_>, name: &str| header.name.eq_ignore_ascii_case(name);
     let connections = headers.iter().filter(move |header| is(header, "connection"));

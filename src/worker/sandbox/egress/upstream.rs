@@ -1,4 +1,4 @@
-//! Connections of the proxy to the hosts that a run may reach: by itself, or through the proxy that the agent's environment names.
+//! The proxy's connections to the hosts that a run may reach: direct ones, and those through the proxy that the agent's environment sets.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -16,12 +16,12 @@ use tokio::time::timeout;
 use super::allow_list::{AllowList, Host, Target};
 use super::request::Head;
 
-/// The time limit of a connection, with the look-up of its name.
+/// The time limit for making a connection, including the look-up of its name.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// The maximum number of addresses of a name that are tried.
+/// The maximum number of a name's addresses that are tried.
 const MAX_ADDRESSES: usize = 8;
 
-/// A connection, and what the other side has sent already.
+/// A connection, and what the other side has already sent.
 #[derive(Debug)]
 pub(crate) struct Upstream {
     pub stream: TcpStream,
@@ -31,13 +31,13 @@ pub(crate) struct Upstream {
 /// Why there is no connection.
 #[derive(Debug)]
 pub(crate) enum Failed {
-    /// The list does not allow it.
+    /// The list does not allow the host.
     Refused(String),
     /// The host can't be reached.
     Unreachable(String),
 }
 
-/// Connects to a host that the list must allow. `scheme` is that of the URL, by which the environment chooses a proxy.
+/// Connects to a host if the list allows it. `scheme` is the scheme of the URL, by which the environment chooses a proxy.
 pub(crate) async fn connect(list: &AllowList, look_ups: &Arc<Semaphore>, target: &Target, scheme: &str) -> Result<Upstream, Failed> {
     if !list.allows(target) {
         return Err(Failed::Refused(format!("{target} is not in sandbox.network: add {:?}", target.to_string())));
@@ -52,7 +52,7 @@ pub(crate) async fn connect(list: &AllowList, look_ups: &Arc<Semaphore>, target:
     timeout(CONNECT_LIMIT, connected).await.unwrap_or_else(|_| Err(too_slow()))
 }
 
-/// The name is resolved once: the address that was checked is the one that is connected to.
+/// Connects without a proxy. The name is resolved only once, so the checked address is the one that the connection uses.
 async fn directly(list: &AllowList, look_ups: &Arc<Semaphore>, target: &Target) -> Result<Upstream, Failed> {
     let port = target.port;
     let found: Vec<_> = match &target.host {
@@ -78,7 +78,7 @@ async fn directly(list: &AllowList, look_ups: &Arc<Semaphore>, target: &Target) 
     Err(last)
 }
 
-/// The addresses of a name. The turn lasts as long as the thread, which goes on if this future is dropped.
+/// The addresses of a name. The permit is held as long as the thread runs, which continues if this future is dropped.
 async fn look_up(name: String, port: u16, turns: &Arc<Semaphore>) -> io::Result<Vec<SocketAddr>> {
     let turn = turns.clone().acquire_owned().await.map_err(io::Error::other)?;
     let found = spawn_blocking(move || {
@@ -89,13 +89,13 @@ async fn look_up(name: String, port: u16, turns: &Arc<Semaphore>) -> io::Result<
     found.await.map_err(io::Error::other)?
 }
 
-/// The proxy for calls to this host, with the exceptions of NO_PROXY.
+/// The proxy for calls to this host, taking NO_PROXY into account.
 fn proxy_for(target: &Target, scheme: &str) -> Option<Intercept> {
     let uri = Uri::builder().scheme(scheme).authority(target.to_string()).path_and_query("/").build().ok()?;
     Matcher::from_env().intercept(&uri)
 }
 
-/// The other proxy resolves the name, so its address can't be checked here.
+/// Connects through the environment's proxy, which resolves the name. So the address can't be checked here.
 async fn through(proxy: &Intercept, target: &Target) -> Result<Upstream, Failed> {
     let uri = proxy.uri();
     let host = uri.host().unwrap_or_default();
