@@ -193,8 +193,8 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
     let earlier = events.first().is_some_and(|first| first.number > 1);
     let mut groups = grouped(events, attempts.as_deref().unwrap_or_default());
     if !runs {
-        // The page scrolls to the end of the events while a run goes on, and shows their beginning otherwise. In both cases the last
-        // attempt should be visible.
+        // The box of events shows its end while a run goes on, and its beginning otherwise. In both cases the last attempt should be
+        // visible.
         groups.reverse();
     }
     visit.show(
