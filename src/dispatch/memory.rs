@@ -14,7 +14,7 @@ use bloom_core::control_plane::MAX_MEMORY_BYTES;
 use bloom_outbound::{self as outbound, Reply};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// A snapshot as base64, with the other fields.
+/// The size of a snapshot as base64, and of its other fields.
 const MAX_ANSWER: usize = MAX_MEMORY_BYTES / 3 * 4 + (64 << 10);
 const MAX_SAID_CHARS: usize = 2_000;
 
