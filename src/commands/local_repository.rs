@@ -367,7 +367,6 @@ impl LocalRepository {
     }
 }
 
-/// # Errors
 /// Whether a shell takes the text unchanged. It becomes part of a command that people copy.
 fn is_plain(place: &str) -> bool {
     place.chars().all(|c| c.is_alphanumeric() || "-._~:/@%+=,".contains(c))
