@@ -12,7 +12,7 @@ use std::time::Duration;
 const MAX_WAITING: usize = 1 << 20;
 /// The memory that a waiting line uses in addition to its text.
 const OVERHEAD: usize = 64;
-/// How long the process waits at its end for the lines that are not yet written.
+/// How long a process that ends waits for the lines that are not yet written.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
 /// The queue of the log. A process has one log.

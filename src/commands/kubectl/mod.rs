@@ -1,6 +1,6 @@
-//! `kubectl bloom`, a plugin of kubectl. It is this program under the name `kubectl-bloom`.
+//! `kubectl bloom`: the plugin of kubectl, which is this program under the name `kubectl-bloom`.
 //!
-//! It calls kubectl for everything that concerns the cluster, so it uses the same cluster and has the same rights as kubectl.
+//! It calls kubectl for everything that concerns the cluster, so it uses the same cluster, with the same rights, as kubectl does.
 
 mod advice;
 mod cluster;

@@ -1,4 +1,4 @@
-//! How the plugin reaches the server, which stores the output of the runs.
+//! How the plugin reaches the server, which has the output of the runs.
 
 use std::path::PathBuf;
 

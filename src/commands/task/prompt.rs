@@ -1,4 +1,4 @@
-//! The prompt of a new task: an argument, a file or standard input, or two of these.
+//! The prompt of a new task: an argument, a file, standard input, or two of them.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

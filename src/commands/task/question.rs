@@ -1,4 +1,4 @@
-//! `task approve`, `task deny` and `task answer`: a person answers the question of a task's run.
+//! `task approve`, `task deny` and `task answer`: a person answers what the run of a task asks.
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;

@@ -1,4 +1,4 @@
-//! Waits for the end of tasks, and meanwhile shows what they wait for.
+//! Waits for the end of tasks, and shows meanwhile what the task waits for.
 
 use std::collections::HashMap;
 use std::pin::pin;
