@@ -30,7 +30,7 @@ pub(crate) async fn stream(visit: Visit) -> Result<Response, Refused> {
     let (parts, body) = response.into_parts();
     let watch = Watch { changes: body.into_data_stream(), is_due: false, told_at: Instant::now() };
     let (api, caller) = (visit.api, visit.caller);
-    // The stream ends when the session or its key ends.
+    // The stream ends when the key of the session is no longer valid, or when the server stops.
     let ended = async move { api.ended(&caller).await };
     let told = stream::unfold(watch, Watch::next).take_until(Box::pin(ended)).map(Ok::<_, Infallible>);
     Ok(Response::from_parts(parts, Body::from_stream(told)))
