@@ -293,10 +293,10 @@ pub fn run(args: AgentArgs) -> Result<(), CommandError> {
         Ok(())
     })?;
     if ended.get() == Ended::Restart {
-        // `exec` keeps the pid, so a supervisor does not see the agent end.
+        // `exec` keeps the pid, so a supervisor does not notice that the agent ends.
         let mut command = std::process::Command::new("/proc/self/exe");
         if let Ok(program) = std::env::current_exe() {
-            // After an update, the new program is at the path of the running one, which the kernel shows as deleted.
+            // After an update, the path of the running program contains the new one. The kernel marks this path as deleted.
             let path = program.to_string_lossy().trim_end_matches(" (deleted)").to_owned();
             command = std::process::Command::new(path);
         }
@@ -336,7 +336,7 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
         &environment,
     )?;
     let [key_file, join_token_file, agent_key_file] = [key_file, join_token_file, agent_key_file].map(|file| file.map(PathBuf::from));
-    // The profiles may name keys in the environment of their runs.
+    // The file with the profiles is hidden from runs, too, because it may contain keys in the environment of a profile.
     let hidden = [given(args.tls_key_file.clone()), given(args.work.profiles.clone()), plane_key_file.clone().map(PathBuf::from)];
     let key_files = [&key_file, &join_token_file, &agent_key_file].into_iter().chain(&hidden).flatten().cloned().collect();
     let renewable = RenewableFiles { key: key_file.clone(), join_token: join_token_file.clone() };

@@ -1,4 +1,4 @@
-//! The keys of an agent. Each can be given by itself or as a file, and both by a flag or by a variable.
+//! The keys of an agent. Each can be given directly or as a file, and both ways by a flag or by an environment variable.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use secrecy::SecretString;
 use bloom_commands::{CommandError, read_key};
 use bloom_config::Environment;
 
-/// What a flag says, and the variable that says the same where no flag does.
+/// The value of a flag, and the environment variable that is used if the flag is not given.
 pub struct Source {
     variable: &'static str,
     flag: Option<OsString>,
@@ -20,11 +20,12 @@ impl Source {
     }
 }
 
-/// The value of the one of these sources that is given, at its place. A flag wins over all variables: whoever writes one knows nothing of what a
-/// unit file or the shell's profile has set before. Empty ones count as unset. That two flags contradict each other is told before.
+/// The value of the source that is given, at the position of this source. A flag takes precedence over all variables, because the person
+/// who types it may not know what a unit file or a shell profile has set. Empty values count as unset. Flags that exclude each other are
+/// reported before this is called.
 ///
 /// # Errors
-/// There is no flag, and several variables are set.
+/// No flag is given, and several variables are set.
 pub fn one_of<const N: usize>(sources: [Source; N], environment: &Environment) -> Result<[Option<OsString>; N], CommandError> {
     let variables = sources.each_ref().map(|source| source.variable);
     let flags = sources.map(|source| source.flag.filter(|value| !value.is_empty()));
@@ -38,10 +39,10 @@ pub fn one_of<const N: usize>(sources: [Source; N], environment: &Environment) -
     Ok(variables.map(|name| environment.get(name).cloned()))
 }
 
-/// The key that is given by itself or in a file. Line breaks at its end are removed.
+/// The key, which is given directly or in a file. Trailing line breaks are removed.
 ///
 /// # Errors
-/// It is no text, or the file has no key.
+/// The key is not UTF-8 text, or the file contains no key.
 pub fn key(value: Option<OsString>, file: Option<PathBuf>) -> Result<Option<SecretString>, CommandError> {
     match (value, file) {
         (None, Some(file)) => read_key(&file).map(Some),

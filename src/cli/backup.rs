@@ -120,7 +120,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 pub async fn keep_making(engine: Engine, store: Store, Schedule { directory, every, keep }: Schedule) {
     let shown = directory.path().display();
     tracing::info!(directory = %shown, every_seconds = every.as_secs(), keep, "backups are made");
-    // Also if the directory can't be read, or nobody would be told that there are no backups.
+    // The metric is set even if the directory can't be read. Otherwise nobody would be alerted that there are no backups.
     engine.metrics.backups_every(every.as_secs_f64());
     loop {
         let wait = match directory.newest(wall_clock()) {
@@ -128,7 +128,7 @@ pub async fn keep_making(engine: Engine, store: Store, Schedule { directory, eve
                 engine.metrics.newest_backup(newest);
                 newest.map_or(Duration::ZERO, |newest| every.saturating_sub(age(newest)))
             }
-            // The backup fails for the same reason, and tells it.
+            // The backup then fails for the same reason, and reports it.
             Err(_) => Duration::ZERO,
         };
         let pause = if wait.is_zero() {

@@ -55,10 +55,10 @@ pub async fn status(settings: Serve) -> Result<(), CommandError> {
 
 /// How long a start waits for a table that another transaction keeps locked.
 const LOCKED: Duration = Duration::from_secs(60);
-/// Pause between two tries, each of which waits for the lock for some seconds itself.
+/// The pause between two attempts. Each attempt itself waits some seconds for the lock.
 const LOCKED_PAUSE: Duration = Duration::from_millis(250);
 
-/// Repeats what fails because another transaction keeps a table locked, such as a migration or `LOCK TABLE` in psql.
+/// Repeats an operation while it fails because another transaction keeps a table locked, such as a migration or `LOCK TABLE` in psql.
 pub async fn unlocked<T, E, F>(settings: &Serve, attempt: impl Fn() -> F) -> Result<T, CommandError>
 where
     E: Into<Error>,
@@ -76,7 +76,7 @@ where
     }
 }
 
-/// An error that says what is wrong and what to do about it.
+/// Turns the error into one that also says what to do about it.
 pub fn explain(error: impl Into<Error>, settings: &Serve) -> CommandError {
     let database = settings.shown_database_url();
     match error.into() {

@@ -53,7 +53,7 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
         ));
     }
     if is_for_this_machine_only(&settings) && !is_given(&args.server, "rate_limit_per_minute") {
-        // All clients are this machine's user, and a limit would only be in the way of their scripts.
+        // All clients belong to the user of this machine, and a limit would only obstruct their scripts.
         settings.limits.requests_per_minute = 0;
     }
     let (_, _flush) = Log::start(&settings.log)?;
@@ -72,7 +72,7 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     if !echoes && agent_settings.profiles.all().any(|(_, profile)| is_login_unseen(profile)) {
         runs.push_str(SIGN_IN);
     }
-    // Without the profile `default`, nobody takes a task that names no agent.
+    // Without a profile `default`, no worker takes a task that names no agent.
     let agent = agent_settings.profiles.slugs().and_then(|slugs| slugs.into_iter().next());
     let signal = signals::listen(agent::stop_limit(agent_settings.grace) + parts::stop_limit(&settings))?;
     let (server_stop, agent_stop) = (CancellationToken::new(), signal.clone());
@@ -92,7 +92,7 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
                 }
             }
         },
-        // The server did not start; its error is returned below.
+        // The server did not start. Its error is returned below.
         Err(_) => Ok(()),
     };
     if let Err(failure) = &ended {
@@ -189,14 +189,15 @@ fn next_steps(url: &str, runs: &str, agent: Option<&str>, asks: &Asks) -> String
             None
         }
         Asks::Own(path, value, _) => {
-            // In another terminal, another directory is the current one.
+            // The path must be absolute, because another terminal may have another current directory.
             let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             server.push_str(&format!(" --key-file {}", path.display()));
             page = format!("Or use the web page: {url}/\nIt asks for the key in the file {}\n\n", path.display());
             Some(value)
         }
     };
-    // Elsewhere, or with another server in the user's contexts or environment, the commands would not find this one.
+    // The flags are left out only if the commands find this server without them. They would not if it listens elsewhere, or if the user's
+    // contexts or environment name another one.
     if is_called_by_default(url, own) {
         server.clear();
     }

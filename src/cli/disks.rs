@@ -7,7 +7,7 @@ use bloom_engine::Engine;
 
 const EVERY: Duration = Duration::from_secs(5);
 
-/// A directory, and its word in the metrics.
+/// A directory and its word in the metrics.
 pub type Named = (&'static str, PathBuf);
 
 /// Measures until the engine stops. A disk that does not answer delays neither the scrapes nor the stop.
@@ -16,7 +16,7 @@ pub async fn follow(engine: Engine, directories: Vec<Named>) {
         loop {
             for (word, path) in &directories {
                 let path = path.clone();
-                // Fails only if the runtime ends.
+                // This fails only if the runtime ends.
                 let found = tokio::task::spawn_blocking(move || free_and_size(&path)).await.ok().flatten();
                 engine.metrics.scraped().disk(word, found);
             }
@@ -29,7 +29,8 @@ pub async fn follow(engine: Engine, directories: Vec<Named>) {
     }
 }
 
-/// Of the disk, in bytes, as `df` counts: without what is kept for root. `None`: the directory does not exist, or can't be read.
+/// The free space and the size of the disk in bytes. As in `df`, the space that is reserved for root is not counted. `None` if the
+/// directory does not exist or can't be read.
 fn free_and_size(directory: &Path) -> Option<(u64, u64)> {
     let disk = rustix::fs::statvfs(directory).ok()?;
     let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);

@@ -5,8 +5,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use bloom_config::Serve;
 use bloom_http::server::MAX_CONNECTIONS;
 
-/// More files than this server ever opens. A higher limit would slow down child processes: they inherit it, and some try all numbers up to
-/// it.
+/// More files than this server ever opens. A higher limit would slow down child processes: they inherit it, and some of them try all file
+/// descriptors up to it.
 const ENOUGH: u64 = 65_536;
 /// Files for the listener, logs, the runtime, and calls to agents and the control plane, if the limit is high enough.
 const OTHERS: usize = 1_536;

@@ -1,4 +1,5 @@
-//! Commands that print or write what the program can make of itself: the description of the API, custom resources, manual pages.
+//! Commands that print or write what can be generated from the program itself: the description of the API, custom resources and manual
+//! pages.
 
 use std::path::Path;
 

@@ -15,7 +15,7 @@ pub async fn run(settings: Serve) -> Result<(), CommandError> {
         return Err(what.to_owned().into());
     }
     let url = own_url(&settings);
-    // The certificate is for the name by which other machines call the server, and no secret is sent.
+    // The certificate is for the name by which other machines call the server, so it is not verified. No secret is sent.
     let client = bloom_outbound::client(|builder| builder.tls_danger_accept_invalid_certs(true))?;
     let wrong = |what: String| CommandError::from(format!("the server at {url} {what}; bloom-runtime doctor says more"));
     match bloom_outbound::send(client.get(format!("{url}/readyz")), LIMIT).await {

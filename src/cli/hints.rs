@@ -1,4 +1,4 @@
-//! Errors of the command line that say more than the parser does by itself.
+//! Adds tips to errors of the command line, beyond those of the parser.
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -6,7 +6,7 @@ use clap::{Arg, Command, Error};
 
 use bloom_core::similar::similar;
 
-/// Words that people know from other tools: the group in which they are given, the word, and the commands that they mean.
+/// Words that people know from other tools: the group of commands in which they are used, the word, and the commands that do the same here.
 const HABITS: &[(Option<&str>, &str, &[&str])] = &[
     (None, "version", &["--version"]),
     (None, "run", &["task submit"]),
@@ -24,14 +24,14 @@ const HABITS: &[(Option<&str>, &str, &[&str])] = &[
     (Some("worker"), "status", &["worker get", "worker describe"]),
 ];
 
-/// Groups that are mistaken for each other: what the group is about, and which the other is.
+/// Groups of commands that are easily confused: the name of the group, and a tip that names the other one.
 const MISTAKEN: &[(&str, &str)] = &[
     ("context", "context is about servers and their keys; the tasks of a conversation are in: bloom-runtime conversation"),
     ("conversation", "conversation is about tasks with one --context; servers and their keys are in: bloom-runtime context"),
 ];
 
-/// Has each flag take a negative number as its value: the error then names the flag and what it expects. Without that, -1 is told to be an
-/// unexpected argument.
+/// Lets each flag take a negative number as its value. The error about the number then names the flag and what it expects. Otherwise, the
+/// parser would report -1 as an unexpected argument.
 pub fn negative_values(command: Command) -> Command {
     let flag = |arg: Arg| {
         let has_value = !arg.is_positional() && arg.get_action().takes_values();
@@ -40,7 +40,7 @@ pub fn negative_values(command: Command) -> Command {
     command.mut_args(flag).mut_subcommands(negative_values)
 }
 
-/// The error of this command line with tips that fit this program.
+/// Returns the error of this command line with tips that fit this program.
 pub fn told(error: Error, command: &Command, line: &[String]) -> Error {
     match error.kind() {
         ErrorKind::InvalidSubcommand => with_commands(error, command, line),
@@ -50,12 +50,13 @@ pub fn told(error: Error, command: &Command, line: &[String]) -> Error {
     }
 }
 
-/// Whether the one is hardly the other misspelt.
+/// Whether the words are so different that one is hardly a misspelling of the other.
 fn is_far(given: &str, meant: &str) -> bool {
     similar(given, [meant]).is_none()
 }
 
-/// The error of a value that is none of those that are possible. The parser suggests any one that has letters in common; all are listed beside.
+/// The error of an invalid value. The parser suggests any value that shares letters with the given one; such a suggestion is removed if it
+/// is far off. The error lists all possible values anyway.
 fn with_values(mut error: Error) -> Error {
     if let (Some(ContextValue::String(given)), Some(ContextValue::String(meant))) =
         (error.get(ContextKind::InvalidValue), error.get(ContextKind::SuggestedValue))
@@ -66,9 +67,9 @@ fn with_values(mut error: Error) -> Error {
     error
 }
 
-/// The error of an unknown flag with tips that fit.
+/// The error of an unknown flag, with tips that fit.
 fn with_flags(mut error: Error, command: &Command, line: &[String]) -> Error {
-    // The parser's tip is how to send the flag as a value, which nobody means.
+    // The parser's tip says how to pass the flag as a value, which nobody intends.
     let tips = match error.remove(ContextKind::Suggested) {
         Some(ContextValue::StyledStrs(tips)) => tips,
         _ => Vec::new(),
@@ -79,15 +80,15 @@ fn with_flags(mut error: Error, command: &Command, line: &[String]) -> Error {
         Some(ContextValue::String(given)) => given.clone(),
         _ => String::new(),
     };
-    // An agent listens where --listen says.
+    // People know `--listen` from the agent. Commands with a port have `--host` and `--port` instead.
     let is_listen = given == "--listen" && line.iter().skip(1).find_map(|word| command.find_subcommand(word)).is_some_and(has_port);
     if is_listen {
         tips.push(StyledStr::from("here it is: --host and --port"));
     }
-    // The parser tells any flag that has letters in common.
+    // The parser suggests any flag that shares letters with the given one.
     if is_listen || matches!(error.get(ContextKind::SuggestedArg), Some(ContextValue::String(flag)) if is_far(&given, flag)) {
         error.remove(ContextKind::SuggestedArg);
-        // It shows the same flag.
+        // The usage shows the same wrong flag.
         error.remove(ContextKind::Usage);
     }
     if !tips.is_empty() {
@@ -96,8 +97,8 @@ fn with_flags(mut error: Error, command: &Command, line: &[String]) -> Error {
     error
 }
 
-/// Adds to the error of an unknown command what it is called here. If the group is missing, as in `submit`, these are the commands that end
-/// with this word, such as `task submit`; if it was given, no command of another group.
+/// Adds the names of the intended commands to the error of an unknown command. If the group is missing, as in `submit`, these are the
+/// commands that end with this word, such as `task submit`. If a group is given, commands of other groups are not suggested.
 fn with_commands(mut error: Error, command: &Command, line: &[String]) -> Error {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand).cloned() else { return error };
     let before = line.iter().skip(1).take_while(|given| **given != word);
@@ -114,7 +115,7 @@ fn with_commands(mut error: Error, command: &Command, line: &[String]) -> Error 
     };
     let mistaken = MISTAKEN.iter().find(|(of, _)| group == Some(*of)).map(|(_, tip)| (*tip).to_owned());
     match error.remove(ContextKind::SuggestedSubcommand) {
-        // The parser has the likest one at the end.
+        // The parser puts the most similar name last.
         Some(ContextValue::Strings(names)) if commands.is_empty() => {
             error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names.into_iter().rev().collect()));
         }

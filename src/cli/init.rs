@@ -1,7 +1,7 @@
 //! The first process of a container or another namespace of processes.
 //!
-//! The kernel makes it the parent of every process whose own parent has ended, and it must wait for them when they end, or they stay in the
-//! table of processes. So the command itself runs as its child.
+//! The kernel makes this process the parent of every process whose own parent has ended. It must wait for these processes when they end,
+//! otherwise they stay in the process table. So the command itself runs as a child of this process.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, exit};
@@ -11,10 +11,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use bloom_commands::CommandError;
 
-/// Runs this program again, as a child with the same arguments, passes signals on to it, and ends as it does.
+/// Runs this program again as a child with the same arguments, forwards signals to it, and exits with its status.
 pub async fn run() -> Result<(), CommandError> {
     let failed = |error: std::io::Error| CommandError::from(format!("the first process can't do its work: {error}"));
-    // Before the child starts, so that no signal is missed.
+    // Registered before the child starts, so that no signal is missed.
     let mut ends = signal(SignalKind::child()).map_err(failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
@@ -29,7 +29,7 @@ pub async fn run() -> Result<(), CommandError> {
             _ = hangup.recv() => Some(Signal::HUP),
         };
         if let Some(signal) = passed_on {
-            // Fails if the child has ended, which is noticed next.
+            // This fails if the child has ended, which is noticed next.
             let _ = kill_process(child, signal);
         }
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {

@@ -27,9 +27,10 @@ pub fn settings(flags: &Flags) -> Result<Serve, CommandError> {
 /// The listeners of a control plane.
 pub struct Listening {
     listener: TcpListener,
-    /// For the server of this process, if it can't use the other one: that speaks https, or listens on one address beyond loopback.
+    /// A second listener for the server of this process, if that server can't use the first one: because the first one uses https, or
+    /// listens on a single address other than loopback.
     for_server: Option<(TcpListener, String)>,
-    /// Where programs on this machine reach it.
+    /// The URL by which programs on this machine reach it.
     pub url: String,
 }
 
@@ -50,12 +51,12 @@ pub async fn listen(settings: &Serve) -> Result<Listening, CommandError> {
 }
 
 impl Listening {
-    /// Where the server of this process reaches it.
+    /// The URL by which the server of this process reaches it.
     pub fn url_for_server(&self) -> &str {
         self.for_server.as_ref().map_or(&self.url, |(_, url)| url)
     }
 
-    /// Serves until `shutdown`, beside the server with these settings.
+    /// Serves until `shutdown`, alongside the server with these settings.
     #[expect(clippy::too_many_arguments, reason = "these are the parts of the server that it shares")]
     pub fn start(
         self,
@@ -80,7 +81,7 @@ impl Listening {
     }
 }
 
-/// `bloom-runtime membridge`. `flags`: those that `settings` were read from.
+/// `bloom-runtime membridge`. `flags`: the flags from which `settings` were read.
 pub async fn run(settings: Serve, flags: Flags) -> Result<(), CommandError> {
     let (log, _flush) = Log::start(&settings.log)?;
     signals::on_hangup(move || parts::reload(&log, &flags))?;
@@ -104,7 +105,7 @@ pub async fn run(settings: Serve, flags: Flags) -> Result<(), CommandError> {
     let engine =
         Engine::start(Arc::new(store.clone()), metrics.clone(), options).await.map_err(|error| database::explain(error, &settings))?;
     let agents = Agents::new(engine.clone(), parts::agent_options(&settings, &listening.url));
-    // They keep the tables of commits small, and mark that the database is served.
+    // The reconcilers keep the tables of commits small, and record that the database is served.
     reconcile::start(&engine, parts::reconcile_options(&settings));
     gauges::start(&engine, &store, &Membridge::new(None, None), tls.clone(), &metrics);
     if let Some(tls) = &tls {
@@ -129,7 +130,7 @@ pub async fn run(settings: Serve, flags: Flags) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// This program would become the leader of a server's database, and do only a part of the work of a server's leader.
+/// Refuses the database of a server. On such a database, this program would become the leader, but do only a part of a leader's work.
 async fn refuse_used(settings: &Serve, store: &Store) -> Result<(), CommandError> {
     if !database::unlocked(settings, || store.has_work()).await? {
         return Ok(());

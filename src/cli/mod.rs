@@ -201,11 +201,11 @@ enum Output {
 
 /// Runs the command that the process was given.
 pub fn run() -> ExitCode {
-    // What an agent starts this program for, by words that are no commands of users, so clap does not know them.
+    // Internal words with which an agent starts this program. They are not commands for users, so clap does not know them.
     if let Some(done) = std::env::args_os().nth(1).and_then(|word| bloom_worker::called_by_itself(&word)) {
         return ended(done.map_err(|error| CommandError::from(error.to_string())));
     }
-    // The script of a shell's completions starts the program with this variable.
+    // The completion script of a shell starts the program with this variable.
     if std::env::var_os(COMPLETE).is_some() {
         term::mute();
     }
@@ -222,7 +222,7 @@ pub fn run() -> ExitCode {
     let line = match parsed {
         Ok(line) => line,
         Err(error) if error.use_stderr() => hints::told(error, &command, &bloom_commands::given_words()).exit(),
-        // The help and the version are output, which may get lost.
+        // The help and the version are ordinary output, and writing them may fail.
         Err(asked) => return ended(show(&asked)),
     };
     let is_service = matches!(line.command, Command::Serve(_) | Command::Membridge(_) | Command::Agent(_));
@@ -250,7 +250,8 @@ pub fn run() -> ExitCode {
         Command::Man { dir } => generate::man(&dir),
         Command::Bench(args) => block_on(async move { Ok(bloom_bench::run(&args).await?) }),
     };
-    // A service that can't start is started again and again: what its supervisor keeps of it has times, as its log has.
+    // If a service can't start, its supervisor starts it again and again. The error gets a time like the lines of the log, so that the
+    // attempts can be distinguished.
     if is_service && done.as_ref().is_err_and(|failure| !failure.message.is_empty()) && !std::io::stderr().is_terminal() {
         let _ = write!(std::io::stderr().lock(), "{:.6} ", jiff::Timestamp::now());
     }

@@ -1,4 +1,4 @@
-//! What the server, and the control plane by itself, both need at their start.
+//! Parts of the start that the server and the standalone control plane have in common.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,9 +16,10 @@ use bloom_reconcile as reconcile;
 use bloom_store::{Fault, Store};
 use bloom_telemetry::Log;
 
-/// Opens the log's file anew and reads its level again, from the file with settings: the environment of a process never changes.
+/// Reopens the log file and reads the log level again. The level comes from the settings file, because the environment of a process never
+/// changes.
 pub fn reload(log: &Log, flags: &Flags) {
-    // First the file, which takes the errors.
+    // The file is reopened first, so that it receives the errors.
     if let Err(error) = log.reopen() {
         tracing::error!("{error}");
     }
@@ -34,7 +35,7 @@ pub fn reload(log: &Log, flags: &Flags) {
     }
 }
 
-/// Stops a server whose memory is not what is stored any more.
+/// Stops a server after an import, because its memory no longer matches the database.
 pub async fn stop_after_import(engine: Engine, store: Store, shutdown: CancellationToken) {
     tokio::select! {
         () = engine.background.stopped() => {}
@@ -44,7 +45,7 @@ pub async fn stop_after_import(engine: Engine, store: Store, shutdown: Cancellat
     }
 }
 
-/// `names`: the settings of the host and of the port.
+/// `names`: the names of the settings for the host and the port.
 pub async fn listen_at(host: &str, port: u16, names: [&str; 2]) -> Result<(TcpListener, SocketAddr), CommandError> {
     let [host_setting, port_setting] = names;
     let bound = async {
@@ -74,7 +75,7 @@ pub fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings
         test_connection_per_minute: settings.limits.test_connection_per_minute,
         worker_rate_limit_per_minute: settings.limits.worker_requests_per_minute,
         public_url: settings.network.public_url.clone(),
-        // Clients may also call the server by the name that it listens on, and the agents of pools by the one that they are given.
+        // Clients may also call the server by the name on which it listens, and the agents of pools by the name that they are given.
         hosts: {
             let of_agents = settings.kubernetes.agent_server.as_ref().and_then(|url| url.host().map(|host| host.to_owned()));
             settings.network.allowed_hosts.iter().cloned().chain(Host::parse(&settings.network.host).ok()).chain(of_agents).collect()
@@ -115,7 +116,8 @@ pub fn agent_options(settings: &Serve, own_url: &str) -> dispatch::DispatchOptio
     }
 }
 
-/// How long a stop takes at most, unless threads of the process hang: the requests in progress, and what the background loops are at.
+/// The maximum duration of a stop, unless threads of the process hang: enough for the requests in progress and the current work of the
+/// background loops.
 pub fn stop_limit(settings: &Serve) -> Duration {
     settings.limits.request_timeout + Duration::from_secs(120)
 }
@@ -124,7 +126,7 @@ pub fn scheme(settings: &Serve) -> &'static str {
     if settings.tls.is_some() { "https" } else { "http" }
 }
 
-/// The URL by which programs on this machine call the server. An unspecified address can't be called, so it becomes loopback.
+/// The URL by which programs on this machine call the server. An unspecified address can't be called, so it is replaced by loopback.
 pub fn callable(scheme: &str, address: SocketAddr) -> String {
     let host = match address {
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => "127.0.0.1".to_owned(),

@@ -21,7 +21,7 @@ use bloom_telemetry::{Log, Metrics, Traces};
 use bloom_tls::{Certificate, Tls};
 use bloom_worker as agent;
 
-/// `flags`: those that `settings` were read from.
+/// `flags`: the flags from which `settings` were read.
 pub async fn serve(settings: Serve, flags: Flags) -> Result<(), CommandError> {
     let (log, _flush) = Log::start(&settings.log)?;
     signals::on_hangup(move || parts::reload(&log, &flags))?;
@@ -33,10 +33,11 @@ pub async fn serve(settings: Serve, flags: Flags) -> Result<(), CommandError> {
     ended
 }
 
-// Else agents and commands would meet connections that the server is just closing.
+// Otherwise, agents and commands would use connections that the server is just closing.
 const _: () = assert!(bloom_outbound::IDLE_LIMIT.as_secs() < http::server::HEAD_TIMEOUT.as_secs());
 
-/// Serves until `shutdown`. `ready` is called once the server can be reached: with its URL on this machine, and with its URLs for others.
+/// Serves until `shutdown`. `ready` is called once the server can be reached. It gets the URL for this machine and the URLs for other
+/// machines.
 pub async fn run(
     settings: Serve,
     traces: Traces,
@@ -49,7 +50,7 @@ pub async fn run(
         stop.cancelled().await;
         tracing::info!("stopping: finishing the requests that are being answered; a second signal ends the process at once");
     });
-    // Raises the limit of open files before anything is opened.
+    // The limit of open files must be raised before anything is opened.
     let connections = files::connections(&settings);
     let metrics = Metrics::new().map_err(|error| format!("metrics can't be set up: {error}"))?;
     let tls = settings.tls.clone().map(Tls::load).transpose().map_err(|fault| format!("TLS can't be set up: {fault}"))?;
@@ -111,7 +112,7 @@ pub async fn run(
     let state = AppState::new(engine.clone(), store.clone(), agents, membridge, metrics, http, shutdown.clone());
     database::unlocked(&settings, || state.read_keys()).await?;
     store.serves_at(&url);
-    // What the operator has set is right, also where the server listens on this machine only, behind a proxy.
+    // An address that the operator has set is right even if the server listens only on this machine, for example behind a proxy.
     let others = settings.public_address().map_or_else(|| reachable(address, certificate.as_ref()), |public| vec![public]);
     announce(&banner(&settings, &url, &others, membridge_url.as_deref()));
     ready(&url, &others);
@@ -166,8 +167,8 @@ pub fn own_url(settings: &Serve) -> String {
     }
 }
 
-/// The URLs by which other machines can call a server that listens on all addresses: by the names of its certificate; without one, by the
-/// host name, and by the addresses from which this machine would call others.
+/// The URLs by which other machines can call a server that listens on all addresses. They use the names of its certificate. Without a
+/// certificate, they use the host name and the addresses from which this machine would call others.
 fn reachable(address: SocketAddr, certificate: Option<&Certificate>) -> Vec<String> {
     if !address.ip().is_unspecified() {
         return Vec::new();
@@ -206,8 +207,8 @@ fn banner(settings: &Serve, url: &str, reachable: &[String], membridge: Option<&
     )
 }
 
-/// `others`: as [`reachable`] says. An address is preferred to the host name, which other machines may not be able to resolve; of the names
-/// of a certificate, the first one counts.
+/// `others`: the URLs that [`reachable`] returns. An address is preferred to the host name, which other machines may not be able to
+/// resolve. Of the names of a certificate, the first one is used.
 fn next_step(url: &str, others: &[String], keyed: bool) -> String {
     let key = if keyed { "BLOOM_KEY=… " } else { "" };
     let (place, server) = match others.get(1).filter(|url| url.starts_with("http:")).or_else(|| others.first()) {

@@ -1,5 +1,5 @@
-//! SIGTERM and SIGINT: the first signal starts a graceful shutdown, the second ends the process at once, and so does the time limit of the
-//! shutdown. SIGHUP: the log is rotated.
+//! SIGTERM and SIGINT: the first signal starts a graceful shutdown. The second signal, or the time limit of the shutdown, ends the process
+//! at once. SIGHUP: the log is rotated.
 
 use std::io::{IsTerminal, stderr, stdin, stdout};
 use std::sync::mpsc;
@@ -12,15 +12,16 @@ use tokio_util::sync::CancellationToken;
 
 use bloom_commands::CommandError;
 
-/// How long a command may take to end once it was interrupted.
+/// How long a command may take to end after it was interrupted.
 const INTERRUPT_LIMIT: Duration = Duration::from_secs(60);
 
-/// A token that the first signal cancels. The process has `limit` to end after that; then it is ended.
+/// Returns a token that the first signal cancels. If the process has not ended `limit` after that, it is terminated.
 pub fn listen(limit: Duration) -> Result<CancellationToken, CommandError> {
     let token = CancellationToken::new();
     let cancelled = token.clone();
     let (tell, told) = mpsc::channel();
-    // A thread with a runtime of its own: the threads of the other one may hang, and the process must end all the same.
+    // The signals are handled in a thread with its own runtime, because the threads of the main runtime may hang, and the process must end
+    // even then.
     let follows = move || match own_runtime() {
         Ok((runtime, terminate, interrupt)) => {
             let _ = tell.send(Ok(()));
@@ -44,7 +45,8 @@ fn own_runtime() -> Result<(Runtime, Signal, Signal), CommandError> {
     Ok((runtime, terminate, interrupt))
 }
 
-/// Calls `reload` at each SIGHUP. A process of a terminal keeps the usual effect of SIGHUP: it ends when its terminal is closed.
+/// Calls `reload` at each SIGHUP. In a process that was started from a terminal, SIGHUP keeps its usual effect: the process ends when the
+/// terminal is closed.
 pub fn on_hangup(reload: impl Fn() + Send + 'static) -> Result<(), CommandError> {
     if stdin().is_terminal() || stdout().is_terminal() || stderr().is_terminal() {
         return Ok(());
@@ -72,7 +74,7 @@ async fn follow(mut terminate: Signal, mut interrupt: Signal, token: Cancellatio
     }
 }
 
-/// Ends the process, because it does not stop in order.
+/// Terminates the process, because it does not shut down in time.
 fn give_up(limit: Duration) -> ! {
     tracing::error!("the process did not stop within {} s of the signal, so threads of it hang; it is ended", limit.as_secs());
     exit(1)
@@ -90,7 +92,7 @@ async fn next(terminate: &mut Signal, interrupt: &mut Signal) -> i32 {
     }
 }
 
-/// Does work that may be dropped at a signal.
+/// Does work that may be abandoned when a signal arrives.
 pub async fn until<T>(work: impl Future<Output = Result<T, bloom_store::Error>>, message: &str) -> Result<T, CommandError> {
     let signal = listen(INTERRUPT_LIMIT)?;
     tokio::select! {

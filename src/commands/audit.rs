@@ -116,7 +116,7 @@ async fn tell_of_key(server: &Server, actor: &str) {
         return;
     }
     let key = format!("key:{actor}");
-    // It is only a hint, so a call that fails is no failure of the command.
+    // The call is needed only for a hint, so the command does not fail if it does.
     let is_there = async |name: &str| server.list(PATH, &[("actor", name.to_owned())], 1).await.is_ok_and(|(rows, _)| !rows.is_empty());
     if !is_there(actor).await && is_there(&key).await {
         term::info(&format!("Nothing is by {actor}; the key of that name is written {key}: --actor {key}"));

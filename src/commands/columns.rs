@@ -22,11 +22,11 @@ use bloom_api::workers::{Capabilities, Worker};
 use bloom_core::Ms;
 use bloom_core::task::LeaseStatus;
 
-/// The usual and the least width of a prompt.
+/// The widths of texts such as prompts: the usual, the minimum and that of wide tables.
 const PROMPT: usize = 40;
 pub(crate) const LEAST_TEXT: usize = 10;
 const WIDE_TEXT: usize = 120;
-/// Wider than any terminal, so that it is the terminal that decides.
+/// Wider than any terminal, so that only the terminal limits the width.
 pub(crate) const MAX_TEXT: usize = 1000;
 const WHOLE: usize = usize::MAX;
 
@@ -54,13 +54,13 @@ pub(crate) static TASKS: Kind<Task> = Kind {
     name: |task| task.id.to_string(),
 };
 
-/// The branch with the commits of a run, and the last one; empty if there is none.
+/// The branch with the commits of a run, and its last commit; empty if there is none.
 pub(crate) fn branch(result: &TaskResult) -> String {
     let commit = result.commit.as_ref().map(|commit| format!(" at {commit}"));
     result.branch.as_ref().map(|branch| format!("{branch}{}", commit.unwrap_or_default())).unwrap_or_default()
 }
 
-/// A task after an edit: what can be edited, as it is now.
+/// The columns for an edited task: its editable fields, with their current values.
 pub(crate) static EDITED: Kind<Task> = Kind {
     columns: &[
         Column::short("ID", |task, _| short(&task.id), |task, _| task.id.to_string()),
@@ -101,7 +101,7 @@ pub(crate) static WORKERS: Kind<Worker> = Kind {
     name: |worker| worker.id.to_string(),
 };
 
-/// The agents that it serves. One that serves all has profiles for some, and `default` for the others.
+/// The agents that the worker serves. A worker that serves all agents has profiles for some, and uses `default` for the others.
 pub(crate) fn agents_of_worker(worker: &Worker) -> String {
     let Capabilities { agents, profiles, .. } = &worker.capabilities;
     match (agents, profiles.as_deref().unwrap_or_default()) {
@@ -120,7 +120,7 @@ pub(crate) static QUEUES: Kind<Queue> = Kind {
         Column::new("QUEUED", |queue, _| queue.queued.to_string()),
         Column::new("WORKERS", |queue: &Queue, _| queue.workers.to_string()),
     ],
-    // All queues together have none: these names are values of --agent.
+    // The names are values of --agent, so the row of all queues together has none.
     name: |queue| queue.agent_slug.as_deref().unwrap_or_default().to_owned(),
 };
 
@@ -137,12 +137,12 @@ pub(crate) static ACCOUNTS: Kind<Account> = Kind {
     name: |account| account.name.to_string(),
 };
 
-/// A context as a table shows it.
+/// A context, as a row of a table.
 #[derive(Deserialize)]
 pub(crate) struct Conversation {
     #[serde(flatten)]
     context: Context<'static>,
-    /// That of its newest task; empty: it was not looked up. The API tells it of the task only.
+    /// The prompt of its newest task; empty if it was not looked up. The API returns only the id of this task.
     #[serde(default)]
     prompt: String,
 }
@@ -327,10 +327,10 @@ pub(crate) fn stats_rows(stats: &Stats) -> Vec<StatsRow> {
     rows
 }
 
-/// What of a quota is used, and the limits.
+/// The limits of a quota, and how much of them is used.
 fn quota(quota: &KeyQuota) -> String {
     let of = |used: Option<String>, most: i64| used.map_or_else(|| most.to_string(), |used| format!("{used}/{most}"));
-    // A whole number would call a quota used up of which there is still a part.
+    // With whole numbers, a quota could look used up although a part is still free.
     let mib = |bytes: i64| format!("{}.{}", bytes >> 20, ((bytes & 0xF_FFFF) * 10) >> 20);
     let parts = [
         quota.max_open_tasks.map(|most| format!("{} open", of(quota.open_tasks.map(|open| open.to_string()), most))),
@@ -344,7 +344,7 @@ pub(crate) fn given(text: &Option<impl ToString>) -> String {
     text.as_ref().map(ToString::to_string).unwrap_or_default()
 }
 
-/// What a table shows instead of an agent's name for all queues together. The parentheses tell it from a name.
+/// The name in tables for all queues together. The parentheses distinguish it from the name of an agent.
 pub(crate) const ALL_QUEUES: &str = "(all)";
 
 fn agent_of_queue(queue: &Queue) -> String {
@@ -362,7 +362,7 @@ pub(crate) fn status_of_task(task: &Task, _: Ms) -> String {
 pub(crate) fn status_of_worker(worker: &Worker, _: Ms) -> String {
     let mut status = worker.status.to_string();
     if worker.draining {
-        // Its machine can be switched off.
+        // A drained worker without leases can be switched off.
         status.push_str(if worker.active_leases == 0 { ",drained" } else { ",draining" });
     } else if worker.cordoned {
         status.push_str(",cordoned");
@@ -377,20 +377,20 @@ pub(crate) fn status_of_worker(worker: &Worker, _: Ms) -> String {
     status
 }
 
-/// Why the task waits, and for how long if that is known, or why it did not succeed.
+/// Why the task waits, and for how long if that is known; or why it did not succeed.
 fn reason(task: &Task, now: Ms) -> String {
     let Some(waiting) = &task.waiting else { return given(&task.last_failure().map(|failure| &failure.reason)) };
     let left = waiting.until.filter(|until| *until > now).map(|until| format!(" ({} left)", age(now, until)));
     format!("{}{}", waiting.reason, left.unwrap_or_default())
 }
 
-/// The reason and the message of a failure, or the message alone if it begins with the reason, as "cancelled on request" does.
+/// The reason and the message of a failure; only the message if it begins with the reason, as "cancelled on request" does.
 pub(crate) fn failure(failure: &Failure) -> String {
     let (reason, message) = (failure.reason.to_string(), &failure.message);
     if message.starts_with(&reason) { message.to_string() } else { format!("{reason}: {message}") }
 }
 
-/// The end of an id; any other name as it is.
+/// The end of an id. Any other name is returned unchanged.
 fn short_text(name: &str) -> String {
     name.parse().map_or_else(|_| name.to_owned(), |id| short(&id))
 }
@@ -403,7 +403,7 @@ fn millionths(usd: f64) -> i64 {
     (usd * 1e6) as i64
 }
 
-/// What runs have cost, with a mark if a part of it is estimated.
+/// The cost of runs, with `~` if a part of it is estimated.
 pub(crate) fn cost(usage: &Usage) -> String {
     spent(usage.cost_usd, usage.cost_estimated)
 }

@@ -5,10 +5,10 @@ use std::io::{BufRead, BufReader, Read, Write, stderr, stdin};
 use super::{interrupt, term};
 use crate::CommandError;
 
-/// Asks whether to do this to these objects.
+/// Asks the user whether to do this to so many objects.
 ///
 /// # Errors
-/// Nobody can be asked, or Ctrl-C was the answer.
+/// There is no terminal to ask on, or the user pressed Ctrl-C.
 pub(crate) async fn confirm(verb: &str, count: &str) -> Result<bool, CommandError> {
     if !term::is_in_terminal() {
         return Err(CommandError::usage(format!("this would {verb} {count}; standard input is not a terminal, so give --yes to confirm")));
@@ -25,7 +25,7 @@ pub(crate) async fn confirm(verb: &str, count: &str) -> Result<bool, CommandErro
     };
     let answer = interrupt::blocking(ask, "interrupted; nothing was changed").await;
     if interrupt::is_interrupted() {
-        // The message must not stand behind the question.
+        // The message must begin on a line of its own, not after the question.
         term::info("");
     }
     answer

@@ -78,7 +78,7 @@ impl Connection {
     pub fn server(&self) -> Result<Server, CommandError> {
         let (mut target, dev) = self.target()?;
         if let Some(dev) = dev {
-            // Where nothing listens, nobody can be meant by naming no server at all.
+            // If nothing listens at the default address, a command without a server can only mean `dev`.
             if self.names_none(&target) && nothing_listens_by_default() {
                 target.server = dev.url;
                 target.key.get_or_insert(dev.key);
@@ -106,7 +106,7 @@ impl Connection {
         let mut elsewhere = None;
         if is_of_this_machine(&target.server) {
             let dev = match dev_key::in_use(&bloom_config::default_data_dir()) {
-                // Another key is given, so nobody needs that of the file.
+                // Another key is given, so an error about the key file of `dev` does not matter.
                 Err(_) if target.key.is_some() => None,
                 found => found?,
             };
@@ -115,7 +115,7 @@ impl Connection {
                     target.key.get_or_insert(dev.key);
                 }
                 Some(dev) if is_default(&target.server) || dev.is_at(&target.server.replacen("localhost", "127.0.0.1", 1)) => {
-                    // Another user's program may listen at the other address.
+                    // Another user's program may listen at the given address, so it does not get the key.
                     elsewhere = Some(dev);
                 }
                 _ => {}
@@ -140,7 +140,7 @@ impl Connection {
             return Err(CommandError::usage("--server and --use-context both name a server; use only one of them"));
         }
         let flag_key = one_key("--key", self.key.clone(), "--key-file", self.key_file.clone())?;
-        // With a flag, the variables don't count, even if they contradict each other or name a file that is gone.
+        // If the key is given by a flag, the variables are ignored, even if they contradict each other or name a missing file.
         let (env_key, file) = (variable("BLOOM_KEY")?.map(SecretString::from), environment.get("BLOOM_KEY_FILE").map(PathBuf::from));
         let env_key = if flag_key.is_some() { None } else { one_key("BLOOM_KEY", env_key, "BLOOM_KEY_FILE", file)? };
         let ca_file = self.ca_file.clone().or_else(|| environment.get("BLOOM_CA_FILE").map(PathBuf::from));

@@ -1,4 +1,4 @@
-//! Named contexts: servers and their keys, in a file of the user's.
+//! Named contexts, which are servers and their keys, in a file of the user.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,7 +35,7 @@ pub(crate) struct ServerContext {
     pub key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
-    /// PEM file with authorities of the server's certificate.
+    /// A PEM file with authorities for the server's certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<PathBuf>,
 }
@@ -54,7 +54,7 @@ impl ServerContext {
 
 /// The path of the file. `None` if neither XDG_CONFIG_HOME nor HOME is set.
 pub(crate) fn path(environment: &Environment) -> Option<PathBuf> {
-    // The XDG base directory specification says that relative paths are ignored.
+    // By the XDG base directory specification, relative paths are ignored.
     let given = environment.get("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let dir = given.or_else(|| Some(PathBuf::from(environment.get("HOME")?).join(".config")))?;
     Some(dir.join("bloom-runtime/config.toml"))
@@ -90,7 +90,7 @@ impl Contexts {
     }
 
     /// # Errors
-    /// What is wrong with the text. The text itself is not quoted, because it may contain a key.
+    /// The error describes what is wrong with the text, but does not quote it, because it may contain a key.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start).min(text.len());

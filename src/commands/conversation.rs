@@ -75,7 +75,7 @@ async fn add_prompts(server: &Server, form: Form, rows: &mut [Value]) {
     }
     for some in rows.chunks_mut(MAX_IDS) {
         let ids: Vec<String> = some.iter().filter_map(newest).map(str::to_owned).collect();
-        // A table without them is better than none.
+        // A table without prompts is better than none.
         let Ok(tasks) = ids::list(server, &ids).await else { return };
         let prompts: HashMap<&str, &str> = tasks.iter().filter_map(|task| Some((task["id"].as_str()?, task["prompt"].as_str()?))).collect();
         for row in some {

@@ -1,7 +1,8 @@
-//! The key that `dev` makes for itself, in its data directory, where the commands of the same user find it.
+//! The key that `dev` creates for itself, in its data directory, where the commands of the same user find it.
 //!
-//! `dev` locks the file while it runs, and stores beside it where it listens. Commands send the key there only, and only while it runs: else another user of the
-//! machine, who listens at another port or at that of a `dev` that has ended, would be told it.
+//! `dev` locks the file while it runs, and stores its address next to it. Commands send the key only to this address, and only while `dev`
+//! runs. Otherwise another user of the machine could receive the key by listening at another port, or at the port of a `dev` that has
+//! ended.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
@@ -13,7 +14,7 @@ use secrecy::SecretString;
 use super::key_file::read_key;
 use crate::CommandError;
 
-/// Where the key of a data directory is.
+/// The path of the key in a data directory.
 pub fn path(data_dir: &Path) -> PathBuf {
     data_dir.join("dev.key")
 }
@@ -22,7 +23,7 @@ fn address_path(data_dir: &Path) -> PathBuf {
     data_dir.join("dev.address")
 }
 
-/// The key of a `dev` that runs, and where it listens.
+/// The key of a running `dev`, and its address.
 #[derive(Debug)]
 pub struct InUse {
     /// The key that it accepts.
@@ -32,24 +33,25 @@ pub struct InUse {
 }
 
 impl InUse {
-    /// Whether this is the address of the `dev`, with or without the scheme. The same by another name is not: another user's program may listen there.
+    /// Whether this is the address of the `dev`, with or without the scheme. Another name for the same host does not count, because another
+    /// user's program may listen there.
     pub fn is_at(&self, server: &str) -> bool {
         let server = server.trim_end_matches('/');
         server == self.url || self.url.strip_prefix("http://") == Some(server)
     }
 }
 
-/// The most bytes of the file with its address.
+/// The maximum size of the file with the address.
 const MOST_BYTES: u64 = 4_096;
 
-/// That of the `dev` that runs with this data directory, once it listens.
+/// The key and the address of the `dev` that runs with this data directory; `None` if none runs, or if it does not listen yet.
 ///
 /// # Errors
 /// The key can't be read, or the file contains none.
 pub fn in_use(data_dir: &Path) -> Result<Option<InUse>, CommandError> {
     let path = path(data_dir);
     let is_locked = File::open(&path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
-    // A pipe would never end.
+    // Only a regular file is read, because a pipe might never end.
     let address = address_path(data_dir);
     let is_file = fs::metadata(&address).is_ok_and(|found| found.is_file() && found.len() < MOST_BYTES);
     match fs::read_to_string(address) {
@@ -59,7 +61,7 @@ pub fn in_use(data_dir: &Path) -> Result<Option<InUse>, CommandError> {
     }
 }
 
-/// Stores where the `dev` with this data directory listens, which must have [`locked`] it.
+/// Stores the address of the `dev` with this data directory, which must have [`locked`] the directory.
 ///
 /// # Errors
 /// The file can't be written.
@@ -67,7 +69,8 @@ pub fn listens(data_dir: &Path, url: &str) -> io::Result<()> {
     replace(&address_path(data_dir), url, |part, path| fs::rename(part, path))
 }
 
-/// The key of this data directory, which is `new` if there is none, and its file, which is locked as long as it is open.
+/// Returns the key of this data directory, which is set to `new` if there is none, and its file. The key stays locked as long as the file
+/// is open.
 ///
 /// # Errors
 /// The key can't be stored or read, or another `dev` uses it.
@@ -81,7 +84,7 @@ pub fn locked(data_dir: &Path, new: &str) -> Result<(SecretString, File), Comman
     let key = read_key(&path)?;
     let file = File::open(&path).map_err(|error| format!("the key file {} can't be opened: {error}", path.display()))?;
     match file.try_lock() {
-        // What stands there is where an earlier one listened.
+        // The stored address is that of an earlier `dev`.
         Ok(()) => match fs::remove_file(address_path(data_dir)) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(format!("{}: {error}", address_path(data_dir).display()).into()),
             _ => Ok((key, file)),
@@ -90,7 +93,7 @@ pub fn locked(data_dir: &Path, new: &str) -> Result<(SecretString, File), Comman
     }
 }
 
-/// The file is there with the whole key, or not at all, also if two processes make it.
+/// Stores the key atomically: the file has the whole key or does not exist, even if two processes create it.
 fn store(path: &Path, key: &str) -> io::Result<()> {
     fs::create_dir_all(path.parent().unwrap_or(path))?;
     match replace(path, key, |part, path| fs::hard_link(part, path).and_then(|()| fs::remove_file(part))) {
@@ -103,7 +106,7 @@ fn part_of(path: &Path) -> PathBuf {
     path.with_added_extension(std::process::id().to_string())
 }
 
-/// Writes a file for its owner beside the path, and moves it there once it is whole.
+/// Writes a file that only its owner can read, under a temporary name in the same directory, and moves it to `path` once it is complete.
 fn replace(path: &Path, text: &str, moves: impl FnOnce(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
     let part = part_of(path);
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;

@@ -1,7 +1,7 @@
-/// How many failures of a command on many objects are told.
+/// The maximum number of failures that a command on many objects reports.
 const MAX_TOLD: usize = 100;
 
-/// Why a command failed, for its user: what is wrong and what to do next.
+/// Why a command failed. The message tells the user what is wrong and what to do next.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct CommandError {
@@ -32,10 +32,10 @@ impl CommandError {
         Self { message: format!("{}: {}", name.escape_debug(), self.message), ..self }
     }
 
-    /// The failures of a command on several objects as one.
+    /// Combines the failures of a command on several objects into one.
     ///
     /// # Errors
-    /// There is one.
+    /// There is at least one failure.
     pub fn all(failures: &[Self]) -> Result<(), Self> {
         let Some(worst) = failures.iter().map(|failure| failure.status).max() else { return Ok(()) };
         let mut told: Vec<String> = failures.iter().take(MAX_TOLD).map(ToString::to_string).collect();
@@ -45,7 +45,7 @@ impl CommandError {
         Err(Self { message: told.join("\n"), status: worst })
     }
 
-    /// The reader of the output has closed it: there is nothing left to do and nothing to report.
+    /// The reader has closed the output, so there is nothing left to do or to report.
     pub fn unread() -> Self {
         Self { message: String::new(), status: 0 }
     }

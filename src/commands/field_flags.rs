@@ -1,16 +1,17 @@
-//! The flags and arguments by which people give what the API calls by the names of fields.
+//! The flags and arguments by which people set the fields that the API knows by name.
 
 use super::when::span_text;
 use bloom_api::problem_texts::{NEEDS_PROJECT, too_large, too_small};
 use bloom_core::Ms;
 
-/// Ends the names of flags whose values the API has as seconds.
+/// The suffix for the name of a flag whose value the API takes in seconds.
 const IN_SECONDS: &str = ", in seconds";
 
-/// Ends the names of fields that are seconds, before what is wrong with them.
+/// The end of the name of a field in seconds, followed by the error about it.
 const IN_FIELD: &str = "_sec: ";
 
-/// Fields and query parameters of the API, each with the flag or argument that gives it. No name means different flags in two commands.
+/// Fields and query parameters of the API, each with its flag or argument. A name that means different flags in different commands is not
+/// listed.
 const FLAGS: &[(&str, &str)] = &[
     ("action", "--action"),
     ("actor", "--actor"),
@@ -61,14 +62,14 @@ const FLAGS: &[(&str, &str)] = &[
     ("worker_id", "--worker"),
 ];
 
-/// What is wrong with a field, by the flag that gave it. The text about a nested field begins with that field's name.
+/// The error about a field, with the name of its flag. The text about a nested field begins with the name of that field.
 pub(crate) fn told(field: &str, text: &str) -> String {
     let text = if text == NEEDS_PROJECT { "needs a project: give --project NAME, too" } else { text };
-    // Of a list: which of its elements is wrong, counted from 0.
+    // For a list, the text begins with the index of the wrong element, counted from 0.
     if let Some((index, rest)) = text.split_once(": ").and_then(|(index, rest)| Some((index.parse::<usize>().ok()?, rest))) {
         return told(field, &format!("number {}: {rest}", index.saturating_add(1)));
     }
-    // A line of a file may say it, so no flag is named.
+    // The value may come from a line of a file, so no flag is named.
     if let Some((name, rest)) = text.split_once(IN_FIELD).filter(|_| field == "tasks")
         && let Some(limit) = limit_of_time(rest)
     {
@@ -86,7 +87,7 @@ pub(crate) fn told(field: &str, text: &str) -> String {
     }
 }
 
-/// "at most 7d" of the API's text about a number of seconds.
+/// Converts the API's text about a number of seconds, for example to "at most 7d".
 fn limit_of_time(text: &str) -> Option<String> {
     let (begin, word) = [(too_large(""), "at most"), (too_small(""), "at least")].into_iter().find(|(begin, _)| text.starts_with(begin))?;
     let text = &text[begin.len()..];

@@ -1,4 +1,4 @@
-//! The same call for each of several objects, a few at a time. One that fails does not spoil the others.
+//! Makes the same call for each of several objects, a few at a time. A failure does not affect the other objects.
 
 use std::pin::pin;
 
@@ -9,15 +9,15 @@ use super::server_calls::{Again, Server, failed};
 use super::term;
 use crate::CommandError;
 
-/// How many calls are under way at a time.
+/// The maximum number of concurrent calls.
 const AT_ONCE: usize = 8;
 
-/// The outcomes of calls for each of these names, in their order.
+/// The outcomes of the calls for these names, in the order of the names.
 pub(crate) fn outcomes<'a, F: Future>(names: &'a [String], mut call: impl FnMut(&'a str) -> F) -> impl Stream<Item = F::Output> {
     stream::iter(names).map(move |name| call(name)).buffered(AT_ONCE)
 }
 
-/// The answers to calls for each of these names, and the failures of the others.
+/// The answers of the successful calls, and the failures of the others.
 pub(crate) async fn answers<'a, F: Future<Output = Result<Value, CommandError>>>(
     names: &'a [String],
     call: impl Fn(&'a str) -> F,
@@ -37,7 +37,7 @@ pub(crate) async fn answers<'a, F: Future<Output = Result<Value, CommandError>>>
 }
 
 impl Server {
-    /// The objects with these names, without those that do not exist; the error then names all that are missing.
+    /// The objects with these names that exist, and an error that names all missing ones.
     ///
     /// # Errors
     /// A call failed for another reason.
@@ -58,7 +58,7 @@ impl Server {
         Ok((found, CommandError::all(&missing)))
     }
 
-    /// Posts to each of these names, and returns the answers. The error then tells the failures of the others.
+    /// Posts to each of these names. Returns the answers, and an error with the failures of the others.
     pub async fn post_each(&self, names: &[String], path: impl Fn(&str) -> String) -> (Vec<Value>, Result<(), CommandError>) {
         let (found, failures) = answers(names, |name| {
             let path = path(name);
@@ -68,10 +68,10 @@ impl Server {
         (found, CommandError::all(&failures))
     }
 
-    /// Deletes what has these names, and tells of each.
+    /// Deletes the objects with these names, and reports each one.
     ///
     /// # Errors
-    /// Some could not be deleted; the others are.
+    /// Some could not be deleted. The others were deleted.
     pub async fn delete_each(
         &self,
         names: &[String],

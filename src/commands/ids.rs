@@ -1,5 +1,5 @@
-//! Ids of tasks as people give them: whole, or the beginning or the end of one, which the server looks up; or the first digits of one that a
-//! table shows.
+//! Ids of tasks as people type them: a whole id, or its beginning or its end, which the server looks up; or the first digits of a short id
+//! in a table.
 
 use serde_json::Value;
 use uuid::Uuid;
@@ -9,18 +9,18 @@ use crate::CommandError;
 use bloom_api::ids::{IdPart, MIN_DIGITS};
 use bloom_client::{Error, part as percent_encoded};
 
-/// How many digits of an id tables show: with a million tasks, hardly two of them end alike.
+/// The number of digits of an id in tables. With a million tasks, hardly any two have the same last digits.
 const SHOWN_DIGITS: usize = 8;
 
 const TASKS: &str = "api/runtime/llm-tasks";
 
-/// Of so many of the newest tasks, as many as a list shows, the first digits of the short id are enough.
+/// The first digits of a short id are sufficient for this many of the newest tasks, which is the usual length of a list.
 const NEWEST: usize = 100;
 
-/// How many tasks are listed if a part of an id names several.
+/// The maximum number of tasks that are listed if a part of an id is ambiguous.
 const MOST_LISTED: usize = 5;
 
-/// The end of an id, which names the task in commands. The beginning is the time, so it is alike for many tasks.
+/// The end of an id, which identifies the task in commands. The beginning of an id is a time, and so is similar for many tasks.
 pub(crate) fn short(id: &Uuid) -> String {
     let digits = id.simple().to_string();
     digits.get(digits.len() - SHOWN_DIGITS..).unwrap_or_default().to_owned()
@@ -31,15 +31,15 @@ pub(crate) fn path(id: &str, tail: &str) -> String {
     format!("api/runtime/llm-tasks/{}{tail}", percent_encoded(id))
 }
 
-/// The whole id of the task that is named. A whole id is not looked up.
+/// The whole id of a task that is named by an id or a part of one. A whole id is not looked up.
 ///
 /// # Errors
-/// The text is no part of an id; or no task, or more than one, has such an id.
+/// The text is not a part of an id, or it matches no task or more than one.
 pub(crate) async fn task(server: &Server, named: &str) -> Result<String, CommandError> {
     find(server, named).await.map_err(|error| failed(error).about(named))?
 }
 
-/// As [`task`], with the failures of the call apart from those of the name.
+/// As [`task`], but returns failures of the call separately from errors about the name.
 ///
 /// # Errors
 /// The call failed.
@@ -52,11 +52,12 @@ pub(crate) async fn find(server: &Server, named: &str) -> Result<Result<String, 
         return Ok(Ok(id.to_string()));
     }
     let mut found = server.list(TASKS, &[("id", part.digits().to_owned())], MOST_LISTED).await?;
-    // An older server ignores the filter, and another task must not be taken for the one that was meant.
+    // An older server ignores the filter, and its answer must not be mistaken for the wanted task.
     if !found.0.iter().filter_map(|task| task["id"].as_str()).all(|id| part.fits(id)) {
         return Ok(Err(format!("{named}: this server looks up whole ids only; give the whole id").into()));
     }
-    // Also if one is found: the task that ends so may be another one than that which a table shows so.
+    // This is done even if a task was found: the digits may be the end of its id, and at the same time the beginning of what a table shows
+    // of another id.
     if part.digits().len() < SHOWN_DIGITS {
         let is_meant = |task: &Value| task["id"].as_str().is_some_and(|id| is_shown_so(id, part.digits()) && !part.fits(id));
         let (newest, _) = server.list(TASKS, &[], NEWEST).await?;
@@ -65,7 +66,7 @@ pub(crate) async fn find(server: &Server, named: &str) -> Result<Result<String, 
     Ok(only_one(named, &found))
 }
 
-/// Whether what tables show of this id begins with these digits.
+/// Whether the short id in tables begins with these digits.
 fn is_shown_so(id: &str, digits: &str) -> bool {
     id.parse().is_ok_and(|id: Uuid| short(&id).starts_with(digits))
 }
@@ -76,7 +77,7 @@ fn no_id(named: &str) -> CommandError {
     ))
 }
 
-/// The id of the one task that was found.
+/// The id, if exactly one task was found.
 fn only_one(named: &str, (found, more): &(Vec<Value>, bool)) -> Result<String, CommandError> {
     let ids: Vec<&str> = found.iter().filter_map(|task| task["id"].as_str()).collect();
     match ids.as_slice() {
@@ -97,7 +98,7 @@ fn only_one(named: &str, (found, more): &(Vec<Value>, bool)) -> Result<String, C
     }
 }
 
-/// The tasks with these ids that exist, read by one call. A server that does not know the filter answers with other tasks.
+/// The existing tasks among these ids, read by one call. A server without this filter answers with other tasks.
 ///
 /// # Errors
 /// The call failed.
@@ -106,7 +107,7 @@ pub(crate) async fn list(server: &Server, ids: &[String]) -> Result<Vec<Value>, 
     Ok(found)
 }
 
-/// Those of the tasks with these ids that exist.
+/// The existing tasks among these ids.
 ///
 /// # Errors
 /// The call failed, or the server is too old to look up several ids.
@@ -116,14 +117,14 @@ pub(crate) async fn existing(server: &Server, ids: &[Uuid]) -> Result<Vec<Value>
     }
     let wanted: Vec<String> = ids.iter().map(Uuid::to_string).collect();
     let found = list(server, &wanted).await.map_err(failed)?;
-    // Other tasks say nothing about these.
+    // Other tasks mean that the server ignores the filter, so nothing is known about the wanted tasks.
     if !found.iter().all(|task| task["id"].as_str().is_some_and(|id| wanted.iter().any(|wanted| wanted == id))) {
         return Err("this server is older than the command line and can't look up several tasks: update it".to_owned().into());
     }
     Ok(found)
 }
 
-/// The ids of the tasks that were found, and the failures of the others.
+/// The ids of the tasks that were found, and the failures for the others.
 pub(crate) async fn each(server: &Server, named: &[String]) -> (Vec<String>, Vec<CommandError>) {
     let (mut ids, mut failures) = (Vec::new(), Vec::new());
     for named in named {
@@ -135,7 +136,7 @@ pub(crate) async fn each(server: &Server, named: &[String]) -> (Vec<String>, Vec
     (ids, failures)
 }
 
-/// As [`task`], for several.
+/// As [`task`], for several tasks.
 ///
 /// # Errors
 /// As [`task`].

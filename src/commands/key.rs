@@ -281,7 +281,7 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
 
 /// The limits that a key has, by their names in the API.
 async fn limits_of(name: &str, server: &Server) -> Vec<&'static str> {
-    // It is only for a hint, so a list that can't be read is no failure of the command.
+    // The list is needed only for a hint, so the command does not fail if it can't be read.
     let keys = server.get("api/runtime/keys").await.unwrap_or_default();
     let key = keys.as_array().into_iter().flatten().find(|key| key["name"] == name);
     let limits = ["max_open_tasks", "max_tasks_per_minute", "max_stored_bytes"];
@@ -308,7 +308,7 @@ async fn told(done: Result<Value, CommandError>, name: &str, server: &Server) ->
     if !failure.message.contains(&Rejection::KeyNotFound.to_string()) {
         return Err(failure);
     }
-    // It is only a hint, so a list that can't be read is no failure of its own.
+    // The list is needed only for a hint, so an error about it is not reported.
     let keys = server.get("api/runtime/keys").await.unwrap_or_default();
     Err(CommandError { message: failure.message + &did_you_mean(name, names(&keys)), ..failure })
 }

@@ -1,4 +1,4 @@
-//! A key that is kept in a file.
+//! Keys that are stored in files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -15,7 +15,7 @@ use crate::CommandError;
 /// # Errors
 /// The file can't be read, or contains no key.
 pub fn read_key(path: &Path) -> Result<SecretString, CommandError> {
-    // What was given may be the key itself.
+    // The user may have given the key itself instead of a file, so it is not shown.
     let shown = path.to_string_lossy();
     let shown = if shown.len() >= 16 && !shown.contains(['/', '.']) && !path.exists() { "****".into() } else { shown };
     let wrong = |why: String| CommandError::usage(format!("the key file {shown}: {why}"));
@@ -29,7 +29,7 @@ pub fn read_key(path: &Path) -> Result<SecretString, CommandError> {
     bloom_client::read_key(path).map_err(wrong)
 }
 
-/// The key that is given by itself or in a file; `name` and `file_name` are what they are given by.
+/// The key, which is given directly or in a file. `name` and `file_name` are the names of the two ways to give it.
 ///
 /// # Errors
 /// Both are given, or the file can't be used.
@@ -46,7 +46,7 @@ pub(crate) fn one_key(
     }
 }
 
-/// A file for a key that is not created yet. It is made first, so that no key is created that can't be kept.
+/// A file for a key that is not created yet. The file is created first, so that no key is created that can't be stored.
 pub(crate) struct NewKeyFile {
     path: PathBuf,
     file: File,
@@ -54,10 +54,10 @@ pub(crate) struct NewKeyFile {
 }
 
 impl NewKeyFile {
-    /// Makes the file, which only its owner can read.
+    /// Creates the file, which only its owner can read.
     ///
     /// # Errors
-    /// The file exists already, or can't be made.
+    /// The file exists already, or can't be created.
     pub(crate) fn create(path: PathBuf) -> Result<Self, CommandError> {
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
         match made {
@@ -73,7 +73,7 @@ impl NewKeyFile {
     /// Stores the key.
     ///
     /// # Errors
-    /// The key can't be written; the file is removed.
+    /// The key can't be written. The file is then removed.
     pub(crate) fn keep(mut self, key: &str) -> Result<PathBuf, CommandError> {
         let written = self.file.write_all(format!("{key}\n").as_bytes()).and_then(|()| self.file.sync_all());
         written
@@ -84,7 +84,7 @@ impl NewKeyFile {
 }
 
 impl Drop for NewKeyFile {
-    /// Also if the call is interrupted.
+    /// Removes a file without a key, also if the call is interrupted.
     fn drop(&mut self) {
         if !self.is_kept {
             let _ = fs::remove_file(&self.path);

@@ -1,6 +1,6 @@
-//! The git repository in which a person works, and which project of the server it is.
+//! The git repository in which a person works, and the project of the server that it belongs to.
 //!
-//! Git runs as the person does: with their settings, credentials and hooks.
+//! Git runs with the person's settings, credentials and hooks.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use bloom_api::projects::Project;
 use bloom_core::project::{MAX_PROJECTS, is_commit_id};
 use bloom_core::similar::did_you_mean;
 
-/// The longest time of a git command; fetching a large repository takes minutes.
+/// The time limit of a git command. Fetching a large repository takes minutes.
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// The worktree of a repository.
@@ -28,10 +28,10 @@ pub(crate) struct LocalRepository {
     top: PathBuf,
 }
 
-/// Where the project's repository is, seen from this one.
+/// The place of the project's repository, relative to this repository.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Place {
-    /// It is this repository: what runs push arrives here.
+    /// It is this repository, so whatever runs push arrives here.
     Here,
     /// The name of the remote.
     Remote(String),
@@ -39,7 +39,7 @@ pub(crate) enum Place {
 
 /// What is checked out.
 pub(crate) struct CheckedOut {
-    /// `None`: a commit, without a branch.
+    /// `None` if a commit is checked out without a branch.
     pub branch: Option<String>,
     pub commit: String,
 }
@@ -51,10 +51,10 @@ pub(crate) struct Found {
 }
 
 impl LocalRepository {
-    /// The repository of this directory, or of one above it.
+    /// Finds the repository of this directory or of one of its parents.
     ///
     /// # Errors
-    /// There is none, or no git.
+    /// There is none, or git is missing.
     pub(crate) async fn of(directory: &Path) -> Result<Self, CommandError> {
         if !directory.is_dir() {
             return Err(CommandError::usage(format!("there is no directory {}", directory.display())));
@@ -70,26 +70,26 @@ impl LocalRepository {
     /// Runs git, and returns what it prints, without the last line break.
     ///
     /// # Errors
-    /// Git is missing, takes too long, or fails; the error has its words.
+    /// Git is missing, takes too long, or fails. The error contains git's message.
     pub(crate) async fn git(&self, words: &[&str]) -> Result<String, CommandError> {
         self.run(self.command(words), &[]).await
     }
 
-    /// A git command that leaves submodules alone, whatever the person's settings say: what is changed there is not looked at.
+    /// A git command that does not recurse into submodules, whatever the person's settings say. Changes in submodules are ignored.
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("git");
         command.args(["-c", "submodule.recurse=false"]).args(words).current_dir(&self.top);
         command
     }
 
-    /// Runs it with this on its standard input.
+    /// Runs the command with this input on its standard input.
     async fn run(&self, mut command: Command, input: &[u8]) -> Result<String, CommandError> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().map_err(|error| format!("git can't be started, which this needs: {error}"))?;
         let stdin = child.stdin.take();
         let ended = async {
             let write = async {
-                // Git closes it early if it needs no input, or fails; its own words tell that.
+                // Git closes its input early if it needs none, or if it fails; its own message then says why.
                 if let Some(mut stdin) = stdin {
                     let _ = stdin.write_all(input).await;
                 }
@@ -106,10 +106,10 @@ impl LocalRepository {
         Err(String::from_utf8_lossy(&ended.stderr).trim().to_owned().into())
     }
 
-    /// The tree that this patch makes of what is checked out. Nothing is changed but the objects of the repository.
+    /// The tree that results if this patch is applied to what is checked out. Only objects are added to the repository.
     ///
     /// # Errors
-    /// The patch does not fit.
+    /// The patch does not apply.
     pub(crate) async fn patched(&self, patch: &[u8]) -> Result<String, CommandError> {
         let index = format!("{}/bloom-runtime-{}", self.git(&["rev-parse", "--absolute-git-dir"]).await?, Uuid::now_v7());
         let in_index = |words: &[&str]| {
@@ -127,20 +127,20 @@ impl LocalRepository {
         made
     }
 
-    /// Puts this tree into the index and the worktree, in place of what is checked out; with `try_only`, only looks whether it can.
+    /// Replaces the index and the worktree by this tree. With `try_only`, only checks whether that is possible.
     ///
     /// # Errors
-    /// Files that git does not know are in the way.
+    /// Untracked files are in the way.
     pub(crate) async fn read_tree(&self, tree: &str, try_only: bool) -> Result<(), CommandError> {
         let mut command = self.command(&["read-tree", "-m", "-u"]);
         command.args(try_only.then_some("-n")).args(["HEAD", tree]);
-        // What was not pushed of git-lfs is only on the worker: its files stay pointers.
+        // Files of git-lfs that were not pushed are only on the worker, so they stay pointers here.
         command.env("GIT_LFS_SKIP_SMUDGE", "1");
         self.run(command, &[]).await.map(drop)
     }
 
-    /// Files here that git would overwrite without a word when this commit or tree is put in place of what is checked out: those that it ignores,
-    /// and those of which it was told to take them as unchanged.
+    /// Files that git would silently overwrite if it replaced what is checked out by this commit or tree: ignored files, and files that it
+    /// was told to assume unchanged.
     ///
     /// # Errors
     /// As [`git`](Self::git).
@@ -163,7 +163,7 @@ impl LocalRepository {
         Ok(found)
     }
 
-    /// Whether something is where this new file comes to, or in place of a directory of it.
+    /// Whether something exists at the path of this new file, or in the place of one of its parent directories.
     fn is_taken(&self, name: &str) -> bool {
         let path = self.top.join(name);
         let about = |path: &Path| path.symlink_metadata().ok();
@@ -171,14 +171,14 @@ impl LocalRepository {
         about(&path).is_some() || above.filter_map(about).any(|about| !about.is_dir())
     }
 
-    /// Where this repository is: here, and at each remote, `origin` before others; and the URLs of these as they are written.
+    /// The places of this repository: itself and each remote, `origin` first; and the URLs of the remotes as they are configured.
     async fn places(&self) -> Result<(Vec<(Place, String)>, Vec<String>), CommandError> {
         let mut places = vec![(Place::Here, place_of(&self.top.display().to_string()))];
         let mut remotes = self.git(&["remote"]).await?.lines().map(str::to_owned).collect::<Vec<_>>();
         remotes.sort_by_key(|remote| remote != "origin");
         let mut shown = Vec::new();
         for remote in remotes {
-            // As it is written, and as the person's settings rewrite it (url.BASE.insteadOf).
+            // The configured URL, and the URL after the person's rewrite rules (url.BASE.insteadOf).
             let written = self.git(&["config", "--get", &format!("remote.{remote}.url")]).await?;
             let rewritten = self.git(&["remote", "get-url", "--", &remote]).await?;
             places.extend([&written, &rewritten].map(|url| (Place::Remote(remote.clone()), place_of(url))));
@@ -187,10 +187,11 @@ impl LocalRepository {
         Ok((places, shown))
     }
 
-    /// The project of the server that this repository is, for a hint. `None`: there is none or several, or it can't be told.
+    /// The name of the server's project that this repository belongs to, for a hint. `None` if there is none, or more than one, or if it
+    /// can't be determined.
     pub(crate) async fn known_as(&self, server: &Server) -> Option<String> {
         let (places, _) = self.places().await.ok()?;
-        // By one call that says nothing if it fails.
+        // Uses one call that prints nothing if it fails.
         let rows: Vec<Value> = server.client.get(&format!("api/runtime/projects?limit={MAX_PROJECTS}")).await.ok()?;
         let projects: Vec<Project<'_>> = show::read_all(&rows).ok()?;
         let at = |place: &str| projects.iter().filter(|project| place_of(&project.repo_url) == place).collect::<Vec<_>>();
@@ -200,16 +201,16 @@ impl LocalRepository {
         }
     }
 
-    /// The project of this name or id; without one, the project of the server whose repository is this one, or a remote of it (`origin`
-    /// before others).
+    /// The project with this name or id. Without a name, the project of the server whose repository is this one or one of its remotes,
+    /// `origin` first.
     ///
     /// # Errors
-    /// There is none; or the key may not list projects.
+    /// There is none, or the key may not list projects.
     pub(crate) async fn project(&self, server: &Server, named: Option<&str>) -> Result<Found, CommandError> {
         let (mut places, shown) = self.places().await?;
         let rows = match (server.list("api/runtime/projects", &[], MAX_PROJECTS).await, named) {
             (Ok((rows, _)), _) => rows,
-            // A submit key is not told where repositories are.
+            // A submit key may not see the addresses of repositories.
             (Err(error), Some(named)) if error.status() == Some(403) => {
                 let (place, _) = places.swap_remove(usize::from(places.len() > 1));
                 return Ok(Found { project: named.to_owned(), place });
@@ -268,7 +269,7 @@ impl LocalRepository {
     /// The branch or commit that is checked out, for runs that begin there.
     ///
     /// # Errors
-    /// The project's repository does not have it, or not all of it.
+    /// The project's repository lacks the branch, or some of its commits.
     pub(crate) async fn begin(&self, place: &Place) -> Result<String, CommandError> {
         let now = self.checked_out().await?;
         let begins = match (place, &now.branch) {
@@ -290,10 +291,10 @@ impl LocalRepository {
         Ok(begins)
     }
 
-    /// Looks for a ref that was given: here, and then in the remote, which may have branches that were not fetched.
+    /// Checks that a given ref exists here, or else in the remote, which may have branches that were not fetched.
     ///
     /// # Errors
-    /// Neither has it; the error tells one that may be meant.
+    /// Neither has it. The error suggests a similar one.
     pub(crate) async fn must_have(&self, given: &str, place: &Place) -> Result<(), CommandError> {
         let is_here = async |name: &str| self.git(&["rev-parse", "--verify", "--quiet", &format!("{name}^{{commit}}")]).await.is_ok();
         if is_here(given).await {
@@ -305,7 +306,7 @@ impl LocalRepository {
             Place::Here => format!("{} has no", self.top.display()),
             Place::Remote(remote) => {
                 let fetched = format!("refs/remotes/{remote}");
-                // Of a commit, and of a remote that can't be asked, only a run can tell.
+                // Only a run can tell whether a commit exists, or what a remote has that can't be reached from here.
                 if is_commit_id(given)
                     || is_here(&format!("{fetched}/{given}")).await
                     || !self.git(&["ls-remote", "--", remote, given]).await.is_ok_and(|found| found.is_empty())
@@ -320,17 +321,17 @@ impl LocalRepository {
         Err(CommandError::usage(format!("--ref: {who} branch, tag or commit {given}{meant}")))
     }
 
-    /// The names of the refs below this one, without it.
+    /// The names of the refs below this prefix, without the prefix.
     async fn names(&self, below: &str) -> Result<Vec<String>, CommandError> {
         let depth = below.split('/').count();
         let names = self.git(&["for-each-ref", &format!("--format=%(refname:lstrip={depth})"), below]).await?;
         Ok(names.lines().map(str::to_owned).collect())
     }
 
-    /// The name that this branch has in the remote, which is asked.
+    /// The name of this branch in the remote. The remote is asked for it.
     ///
     /// # Errors
-    /// The remote does not have it, or not all commits of it.
+    /// The remote does not have the branch, or lacks some of its commits.
     async fn pushed(&self, remote: &str, branch: &str, head: &str) -> Result<String, CommandError> {
         let setting = async |name: &str| self.git(&["config", "--get", &format!("branch.{branch}.{name}")]).await.ok();
         let own = format!("refs/heads/{branch}");
@@ -357,7 +358,7 @@ impl LocalRepository {
         Ok(name)
     }
 
-    /// How many tracked files have changes that are not committed.
+    /// The number of tracked files with uncommitted changes.
     ///
     /// # Errors
     /// As [`git`](Self::git).
@@ -366,13 +367,12 @@ impl LocalRepository {
     }
 }
 
-/// # Errors
-/// Whether a shell takes it as it is: it stands in a command that people copy.
+/// Whether a shell takes the text unchanged. It becomes part of a command that people copy.
 fn is_plain(place: &str) -> bool {
     place.chars().all(|c| c.is_alphanumeric() || "-._~:/@%+=,".contains(c))
 }
 
-/// So many commits of this are not in the remote.
+/// Fails if this many commits of `of` are missing in the remote.
 fn check_pushed(missing: &str, of: &str, remote: &str) -> Result<(), CommandError> {
     if missing == "0" {
         return Ok(());
@@ -381,7 +381,7 @@ fn check_pushed(missing: &str, of: &str, remote: &str) -> Result<(), CommandErro
     Err(CommandError::usage(text))
 }
 
-/// What URLs of one repository have in common: host and path, however they are reached. For a directory its path.
+/// A key that all URLs of the same repository share: host and path, whatever the protocol; for a directory, its path.
 fn place_of(url: &str) -> String {
     let local = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
     let of_host = |host: &str, path: &str| {
@@ -397,7 +397,7 @@ fn place_of(url: &str) -> String {
             _ => url.to_owned(),
         };
     }
-    // As git has it: a colon before the first slash is behind a host.
+    // As in git, a colon before the first slash separates the host from the path.
     match url.split_once(':') {
         Some((host, path)) if !host.contains('/') => of_host(host.rsplit_once('@').map_or(host, |(_, host)| host), path),
         _ => local(Path::new(url)),

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// Parses a whole number of this range. The parser of clap does not tell the range of what is not a number.
+/// Parses a whole number of this range. Unlike clap's own parser, the error names the range even if the text is not a number.
 pub fn within<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
 where
     T: Clone + Display + FromStr + PartialOrd + Send + Sync + 'static,

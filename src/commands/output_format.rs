@@ -10,7 +10,7 @@ use serde_json_path::JsonPath;
 use crate::CommandError;
 use bloom_api::csv;
 
-/// The formats by their names and what the help says about them. `jsonpath=` is another one, with an argument.
+/// The formats with their names and help texts. `jsonpath=` is another format, which takes an argument.
 const NAMED: [(&str, Form, &str); 7] = [
     ("table", Form::Table, "A table"),
     ("wide", Form::Wide, "A table with more columns"),
@@ -44,7 +44,7 @@ impl Form {
         matches!(self, Self::Json | Self::Jsonl | Self::Yaml | Self::Csv | Self::Path(_))
     }
 
-    /// The names of the other formats.
+    /// The names of all other formats.
     pub fn others(than: Self) -> String {
         let names = NAMED.iter().filter(|(_, form, _)| *form != than).map(|(name, ..)| *name).chain([PATH]);
         names.collect::<Vec<_>>().join(", ")
@@ -96,13 +96,13 @@ impl TypedValueParser for FormParser {
     }
 }
 
-/// A path in the form of kubectl, whose lists are objects with `items`, as one for a list of this API.
+/// Converts a path in kubectl's form, where a list is an object with `items`, to a path for a list of this API.
 fn without_items(path: &str) -> Option<String> {
     let rest = path.strip_prefix("$.items")?;
     rest.is_empty().then(|| "$".to_owned()).or_else(|| rest.starts_with(['[', '.']).then(|| format!("${rest}")))
 }
 
-/// Parses a path. The `$` at its beginning may be omitted, and it may stand in braces, as in kubectl: `{.id}`.
+/// Parses a path. The leading `$` may be omitted, and the path may stand in braces as in kubectl: `{.id}`.
 fn path(text: &str) -> Result<Form, String> {
     let inner = text.strip_prefix('{').and_then(|inner| inner.strip_suffix('}')).unwrap_or(text).trim();
     let whole = if inner.starts_with(['.', '[']) { format!("${inner}") } else { inner.to_owned() };
@@ -111,7 +111,7 @@ fn path(text: &str) -> Result<Form, String> {
     if let Some(rest) = without_items(&whole) {
         return Err(format!("'{text}': a list is an array, without items: {rest} (JSONPath as in RFC 9535)"));
     }
-    // The one path of the command line is needed until the process ends.
+    // There is only one path, and it is needed until the process ends, so it is leaked.
     Ok(Form::Path(Box::leak(Box::new(path))))
 }
 

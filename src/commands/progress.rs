@@ -1,4 +1,4 @@
-//! How far a command on many objects, or on much data, is.
+//! The progress of a command on many objects, or on much data.
 
 use std::cell::Cell;
 
@@ -6,22 +6,22 @@ use super::term;
 
 const BAR: usize = 30;
 
-/// Counts what is done. On a terminal, a bar in its last line shows it; elsewhere nothing is printed.
+/// Counts finished items. On a terminal, a bar in the last line shows the progress; elsewhere, nothing is printed.
 pub struct Progress {
     total: u64,
-    /// Stands behind the numbers.
+    /// Printed after the numbers.
     unit: &'static str,
     done: Cell<u64>,
     is_shown: bool,
 }
 
 impl Progress {
-    /// Of `total`, with nothing done yet.
+    /// Starts a count of `total` items.
     pub fn new(total: u64) -> Self {
         Self::unless(false, total)
     }
 
-    /// `prints`: the command prints rows meanwhile. If they go to the terminal, they show how far it is.
+    /// `prints`: whether the command prints rows at the same time. If the rows go to the terminal, they already show the progress.
     pub fn unless(prints: bool, total: u64) -> Self {
         let is_shown = term::is_err_terminal() && !(prints && term::is_out_terminal());
         let progress = Self { total, unit: "", done: Cell::new(0), is_shown };
@@ -29,24 +29,24 @@ impl Progress {
         progress
     }
 
-    /// Of a total that is not known yet, in this unit.
+    /// Starts a count in this unit, with an unknown total.
     pub fn of(unit: &'static str) -> Self {
         Self { total: 0, unit, done: Cell::new(0), is_shown: term::is_err_terminal() }
     }
 
-    /// Replaces both numbers, and draws the bar anew.
+    /// Replaces both numbers, and redraws the bar.
     pub fn set(&mut self, done: u64, total: u64) {
         self.total = total;
         self.done.set(done);
         self.draw();
     }
 
-    /// How much is done.
+    /// The number of finished items.
     pub fn done(&self) -> u64 {
         self.done.get()
     }
 
-    /// `count` more are done.
+    /// Adds `count` finished items.
     pub fn add(&self, count: u64) {
         self.done.set(self.done.get() + count);
         self.draw();
@@ -74,7 +74,7 @@ fn bar(done: u64, total: u64) -> String {
     format!("[{}{}] {} of {}", "#".repeat(full), "·".repeat(BAR - full.min(BAR)), number(done), number(total))
 }
 
-/// A number with commas between thousands.
+/// A number with commas between the thousands.
 pub fn number(number: impl TryInto<u64>) -> String {
     let digits = number.try_into().unwrap_or_default().to_string();
     let mut text = String::new();
@@ -87,7 +87,7 @@ pub fn number(number: impl TryInto<u64>) -> String {
     text
 }
 
-/// So many tasks, as text.
+/// A number of tasks, as text.
 pub(crate) fn tasks(count: i64) -> String {
     if count == 1 { "1 task".into() } else { format!("{} tasks", number(count)) }
 }

@@ -174,7 +174,7 @@ pub(crate) async fn run(command: ProjectCommand, server: &Server, shown: Shown) 
             let found = server.get(&path(server, &project, "").await?).await.map_err(|failure| failure.about(&project))?;
             match shown.form() {
                 Some(form @ (Form::Json | Form::Yaml)) => return show::as_it_came(form, &found),
-                // What a program reads is the project alone, without a list of its clones behind it.
+                // A program gets only the project, without a list of its clones.
                 Some(form) if form.is_data() || form == Form::Name => return show::one(form, &columns::PROJECTS, &found),
                 _ => show::one(shown.form_or(Form::Table), &columns::PROJECTS, &found)?,
             }
@@ -219,7 +219,7 @@ pub(crate) async fn run(command: ProjectCommand, server: &Server, shown: Shown) 
             if failed > 0 { Err(format!("{failed} workers could not clone {project}").into()) } else { Ok(()) }
         }
         ProjectCommand::Rm { yes, projects } => {
-            // Nobody is asked about a project that does not exist.
+            // The user is asked for confirmation only if all projects exist.
             for project in &projects {
                 server.get(&path(server, project, "").await?).await.map_err(|failure| failure.about(project))?;
             }

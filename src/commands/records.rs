@@ -65,7 +65,7 @@ impl Limit {
         more |= self.sort.is_some() && read > rows.len();
         let form = shown.form_or(Form::Table);
         show::list(form, kind, &rows)?;
-        // A script that asks for some rows knows that there may be more.
+        // A script that sets a limit expects that there may be more rows.
         if more && (matches!(form, Form::Table | Form::Wide) || self.limit == USUAL_ROWS) {
             let shown = if rows.len() == 1 { "this one".to_owned() } else { format!("these {}", rows.len()) };
             term::info(&format!("There are more than {shown}: use a higher --limit."));

@@ -1,4 +1,4 @@
-//! Commands that go on while a server restarts.
+//! Commands that continue while a server restarts.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(crate) struct Retry {
     since: Option<Instant>,
     wait: Duration,
     is_reported: bool,
-    /// There was a connection to the server before. If there never was one, the address may be wrong, so calls are not retried.
+    /// Whether the server was reached before. If it never was, the address may be wrong, so calls are not retried.
     was_there: bool,
 }
 
@@ -32,7 +32,7 @@ impl Retry {
         Self { since: None, wait: FIRST_WAIT, is_reported, was_there }
     }
 
-    /// The server has answered.
+    /// Must be called when the server has answered.
     pub(crate) fn is_over(&mut self) {
         *self = Self::new(self.is_reported, true);
     }

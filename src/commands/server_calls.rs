@@ -1,4 +1,4 @@
-//! Calls of a server, which are repeated while it is busy.
+//! Calls of a server. They are repeated while the server is busy.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub struct Server {
 /// Which failures of a call are retried.
 #[derive(Clone, Copy)]
 pub enum Again {
-    /// Only those in which the server was busy and has done nothing.
+    /// Only failures of a busy server that has done nothing.
     Busy,
     /// All transient failures. The call must have the same effect when it is repeated.
     Passing,
@@ -56,7 +56,7 @@ impl Server {
         self.call(Again::Busy, || self.client.post(path, body)).await.map_err(change_failed)
     }
 
-    /// As [`post`](Self::post), for calls that have the same effect when they are repeated: a lost answer is retried too.
+    /// As [`post`](Self::post), for calls that may be repeated without a further effect: they are retried even if the answer was lost.
     ///
     /// # Errors
     /// The call failed.
@@ -127,7 +127,7 @@ impl Server {
             })
             .notify(|error, wait| {
                 let (text, seconds) = (error.to_string(), wait.as_secs_f64().ceil());
-                // The same long line four times hides what the last one says.
+                // Repeating the same long text would hide the time of the next attempt.
                 let why = if text == told { String::new() } else { format!("{text}; ") };
                 term::info(&format!("{why}trying again in {seconds:.0} s"));
                 told = text;
@@ -140,7 +140,7 @@ pub(crate) fn retry_after(error: &Error) -> Option<Duration> {
     if let Error::Refused { retry_after, .. } = error { *retry_after } else { None }
 }
 
-/// As [`failed`], of a call that changes something and is not repeated if its answer is lost.
+/// As [`failed`], for a call that makes a change and is not repeated if its answer is lost.
 fn change_failed(error: Error) -> CommandError {
     match error {
         Error::Broken(text) => CommandError::from(format!("{text}; the change may have been made: look before you give the command again")),
@@ -148,7 +148,7 @@ fn change_failed(error: Error) -> CommandError {
     }
 }
 
-/// A request that the server finds wrong was made of wrong flags, so these are named.
+/// A request that the server rejects was built from wrong flags, so the message names the flags.
 pub(crate) fn failed(error: Error) -> CommandError {
     match error {
         Error::Usage(message) => CommandError::usage(message),
@@ -160,7 +160,7 @@ pub(crate) fn failed(error: Error) -> CommandError {
     }
 }
 
-/// Parses an answer. The answer itself is kept, so that it can be shown as the server sent it.
+/// Parses an answer by reference, so that the original can still be shown as the server sent it.
 ///
 /// # Errors
 /// The answer is not a `T`.

@@ -1,6 +1,6 @@
-//! What shells offer for the values of arguments: ids, workers, queues, contexts, projects and labels, as the server has them now.
+//! What shells suggest for the values of arguments: the current ids, workers, queues, contexts, projects and labels of the server.
 //!
-//! A shell waits for the answer while its user types, so there is one short call, and without an answer there is nothing to offer.
+//! The user waits for the suggestions while typing, so there is only one short call. If it fails, nothing is suggested.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -19,11 +19,12 @@ const TASKS: &str = "api/runtime/llm-tasks?limit=100";
 const QUEUES: &str = "api/runtime/queues?limit=100";
 const PROJECTS: &str = "api/runtime/projects?limit=100";
 const WORKERS: &str = "api/runtime/workers?limit=100";
-/// The maximum number of characters of a prompt beside its id.
+/// The maximum length of a prompt next to its id.
 const PROMPT: usize = 40;
 
-/// The ids that begin with what is typed; without that, those of the newest tasks. If none begins so, the id that ends so, because tables
-/// show the ends of ids. Several that end so are not offered: a shell would replace what is typed by their common beginning.
+/// The ids that begin with the typed text, or those of the newest tasks if nothing is typed. If no id begins with the text, the id that
+/// ends with it, because tables show the ends of ids. If several ids end with it, none is suggested: a shell would replace the text by
+/// their common beginning.
 pub(crate) fn tasks(typed: &OsStr) -> Vec<CompletionCandidate> {
     let Some(typed) = typed.to_str() else { return Vec::new() };
     let part = IdPart::parse(typed).ok();
@@ -43,12 +44,12 @@ pub(crate) fn tasks(typed: &OsStr) -> Vec<CompletionCandidate> {
     offered.iter().filter_map(candidate).collect()
 }
 
-/// The agents that have a queue: those with tasks, and those that are paused or limited.
+/// The agents with a queue: those with tasks, and those whose queues are paused or limited.
 pub(crate) fn queues() -> Vec<CompletionCandidate> {
     distinct(rows(QUEUES).iter().filter_map(|queue| Some(queue["agent_slug"].as_str()?.to_owned())))
 }
 
-/// The columns by which the list of this command line is sorted.
+/// The columns by which the list of the current command line can be sorted.
 pub(crate) fn columns() -> Vec<CompletionCandidate> {
     let of = |word: String| match word.as_str() {
         "task" => Some(columns::TASKS.titles()),
@@ -76,12 +77,12 @@ pub(crate) fn workers() -> Vec<CompletionCandidate> {
         .collect()
 }
 
-/// The conversations of the newest tasks.
+/// The contexts of the newest tasks.
 pub(crate) fn conversations() -> Vec<CompletionCandidate> {
     distinct(rows(TASKS).iter().filter_map(|task| Some(task["context_id"].as_str()?.to_owned())))
 }
 
-/// The kinds of agents of the newest tasks.
+/// The agents of the newest tasks.
 pub(crate) fn agents() -> Vec<CompletionCandidate> {
     distinct(rows(TASKS).iter().filter_map(|task| Some(task["agent_slug"].as_str()?.to_owned())))
 }
@@ -101,7 +102,7 @@ fn rows(path: &str) -> Vec<Value> {
     let Ok(server) = Connection::of_words(&super::given_words()).server() else { return Vec::new() };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
     let answer = runtime.block_on(async { tokio::time::timeout(LIMIT, server.client.get::<Vec<Value>>(path)).await });
-    // A look-up of the server's name may take longer than the limit.
+    // Resolving the server's name may take longer than the limit, so it is not awaited.
     runtime.shutdown_background();
     answer.ok().and_then(Result::ok).unwrap_or_default()
 }

@@ -135,7 +135,7 @@ pub(crate) fn one_of_many(form: Form, value: &Value) -> Result<(), CommandError>
 }
 
 fn layout(form: Form) -> Layout {
-    // A table with all columns is left as it is: lines that are too long wrap.
+    // A table with all columns is not shortened, so long lines wrap.
     let is_wide = matches!(form, Form::Wide | Form::WideBare);
     let width = term::out_width().filter(|_| !is_wide);
     Layout { is_wide, has_titles: matches!(form, Form::Table | Form::Wide), width, has_colors: term::has_colors() }

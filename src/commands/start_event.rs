@@ -1,4 +1,4 @@
-//! What the event of a run's start says: which worker runs it, by which profile.
+//! The event about the start of a run: its worker and its profile.
 
 use serde_json::Value;
 
@@ -6,24 +6,24 @@ use super::ids::path;
 use super::server_calls::{Server, with_query};
 use bloom_client::Error;
 
-/// The start of a run is among its first events, which are read if the newest ones do not have it.
+/// The start is among the first events of a run. These are read if the newest events do not include it.
 const FIRST_EVENTS: usize = 10;
 
 pub(crate) struct Started {
     pub worker: String,
-    /// The profile's name, perhaps with the reason for it.
+    /// The name of the profile, perhaps with the reason why it was chosen.
     pub profile: String,
 }
 
 impl Started {
-    /// The profile, if it has another name than the task's agent, and why.
+    /// The profile with its reason, if its name differs from the task's agent.
     pub(crate) fn other_profile(&self, agent_slug: &str) -> Option<&str> {
         let name = self.profile.split(',').next()?;
         (self.profile != agent_slug && name != agent_slug).then_some(&*self.profile)
     }
 }
 
-/// The start of the newest run of a task with these newest events. `None`: nothing tells of it.
+/// The start of the newest run of a task. `newest`: the newest events of the task. `None` if no event reports it.
 ///
 /// # Errors
 /// The first events can't be read.

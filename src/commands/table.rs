@@ -1,4 +1,4 @@
-//! Tables: their columns, how they fit the terminal, and how their rows are sorted.
+//! Tables: their columns, how they are fitted to the terminal, and how their rows are sorted.
 
 use anstyle::{AnsiColor, Style};
 use serde::de::DeserializeOwned;
@@ -24,13 +24,13 @@ pub struct Column<T> {
     title: &'static str,
     is_wide: bool,
     cell: fn(&T, Ms) -> String,
-    /// The cell of wide tables, if it is another one.
+    /// The cell in wide tables, if it differs.
     wide_cell: Option<fn(&T, Ms) -> String>,
-    /// How far a terminal may narrow the cells, and their width elsewhere.
+    /// The minimum width of the cells on a terminal, and their width elsewhere.
     cut: Option<(usize, usize)>,
-    /// A terminal that is too narrow leaves out the column with the highest number first, and those with 0 never.
+    /// If the terminal is too narrow, the column with the highest number is left out first. Columns with 0 are never left out.
     spare: u8,
-    /// What rows are sorted by, if not by the text of the cell.
+    /// The number by which rows are sorted; `None`: they are sorted by the text of the cell.
     order: Option<fn(&T) -> i64>,
 }
 
@@ -39,29 +39,30 @@ impl<T> Column<T> {
         Self { title, is_wide: false, cell, wide_cell: None, cut: None, spare: 0, order: None }
     }
 
-    /// A column that only wide tables have.
+    /// A column that is shown only in wide tables.
     pub const fn wide(title: &'static str, cell: fn(&T, Ms) -> String) -> Self {
         Self { is_wide: true, ..Self::new(title, cell) }
     }
 
-    /// A column that is short in tables, and whole in wide ones.
+    /// A column with a short cell, and a whole one in wide tables.
     pub const fn short(title: &'static str, cell: fn(&T, Ms) -> String, wide_cell: fn(&T, Ms) -> String) -> Self {
         Self { wide_cell: Some(wide_cell), ..Self::new(title, cell) }
     }
 
-    /// On a terminal, cells get what the other columns leave, but at least `least` characters; elsewhere `usual` characters.
+    /// On a terminal, the cells get the width that the other columns leave, but at least `least` characters. Elsewhere, they get `usual`
+    /// characters.
     pub const fn cut(mut self, least: usize, usual: usize) -> Self {
         self.cut = Some((least, usual));
         self
     }
 
-    /// A terminal that is too narrow leaves out the column with the highest number first.
+    /// If the terminal is too narrow, the column with the highest number is left out first.
     pub const fn spare(mut self, number: u8) -> Self {
         self.spare = number;
         self
     }
 
-    /// Rows are sorted by this number.
+    /// Sorts rows by this number.
     pub const fn by(mut self, order: fn(&T) -> i64) -> Self {
         self.order = Some(order);
         self
@@ -69,7 +70,7 @@ impl<T> Column<T> {
 }
 
 impl<T> Kind<T> {
-    /// The titles of the columns as `--sort` takes them.
+    /// The titles of the columns, in the form that `--sort` takes.
     pub fn titles(&self) -> Vec<String> {
         self.columns.iter().map(|column| column.title.to_lowercase()).collect()
     }
@@ -106,12 +107,12 @@ impl<T: DeserializeOwned> Kind<T> {
 pub(crate) struct Layout {
     pub is_wide: bool,
     pub has_titles: bool,
-    /// The terminal's width. `None`: the table may be of any width.
+    /// The width of the terminal. `None`: the width is not limited.
     pub width: Option<usize>,
     pub has_colors: bool,
 }
 
-/// The columns are chosen for the first rows. Later rows can change their widths only.
+/// The columns are chosen for the first rows. Later rows can only change the widths.
 pub(crate) struct Table<T: 'static> {
     layout: Layout,
     columns: Vec<&'static Column<T>>,
@@ -168,19 +169,19 @@ impl<T> Table<T> {
         }
     }
 
-    /// The width that a column needs at least.
+    /// The minimum width of a column.
     fn least(&self, at: usize) -> usize {
         let least = |(least, _): (usize, usize)| self.widest[at].min(least.max(self.columns[at].title.width()));
         self.columns[at].cut.map_or(self.widest[at], least)
     }
 
-    /// What is left of the terminal if each column gets its least width.
+    /// The remaining width if each column gets its minimum; `None` if the terminal is too narrow for that.
     fn left(&self, room: usize) -> Option<usize> {
         let needed = (0..self.columns.len()).map(|at| self.least(at) + GAP).sum::<usize>().saturating_sub(GAP);
         room.checked_sub(needed)
     }
 
-    /// The column that has to go, because the terminal is too narrow for all.
+    /// The next column to leave out; `None` if the terminal is wide enough, or if no further column can be left out.
     fn to_leave_out(&self) -> Option<usize> {
         let spare = |at: &usize| self.columns[*at].spare;
         let is_too_wide = self.left(self.layout.width?).is_none();
@@ -220,7 +221,7 @@ impl<T> Table<T> {
     }
 }
 
-/// The text, or its beginning with `…` if it is wider.
+/// The text. If it is too wide, its beginning with `…`.
 fn shortened(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();

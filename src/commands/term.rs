@@ -9,19 +9,19 @@ use rustix::fs::{Stat, fstat};
 use crate::CommandError;
 pub use bloom_api::visible_text::escaped as safe;
 
-/// As [`safe`], in one line.
+/// As [`safe`], on one line.
 pub fn line(text: &str) -> String {
     safe(text).split(['\n', '\t']).collect::<Vec<_>>().join(" ")
 }
 
-/// Text from elsewhere with its further lines indented, so that none of them looks like a line of this program.
+/// Text of others with all lines but the first indented, so that none looks like a line of this program.
 pub fn indented(text: &str) -> String {
     text.replace('\n', "\n    ")
 }
 
-/// The first `most` characters, in one line.
+/// The first `most` characters, on one line.
 pub fn short(text: &str, most: usize) -> String {
-    // Only the beginning is read, because the text may have megabytes.
+    // Only the beginning is processed, because the text may have several megabytes.
     let head: String = text.trim_start().chars().take(most + 1).collect();
     let cut = head.chars().count() > most;
     let mut shown = line(&head.chars().take(if cut { most.saturating_sub(1) } else { most }).collect::<String>());
@@ -36,7 +36,7 @@ pub fn is_out_terminal() -> bool {
     stdout().is_terminal()
 }
 
-/// The width of the terminal; 80 if it does not tell. `None`: standard output is not a terminal.
+/// The width of the terminal, or 80 if it is unknown. `None` if standard output is not a terminal.
 pub fn out_width() -> Option<usize> {
     let told = rustix::termios::tcgetwinsize(stdout()).map_or(0, |size| usize::from(size.ws_col));
     is_out_terminal().then_some(if told == 0 { 80 } else { told })
@@ -47,7 +47,8 @@ pub fn is_err_terminal() -> bool {
     stderr().is_terminal()
 }
 
-/// Whether standard output and standard error go to the same file, pipe or terminal, so that a line of one stands behind what the other has.
+/// Whether standard output and standard error go to the same file, pipe or terminal, so that a line of one would follow unfinished text of
+/// the other.
 fn is_one_output() -> bool {
     let place = |stat: Stat| (stat.st_dev, stat.st_ino);
     match (fstat(stdout()), fstat(stderr())) {
@@ -82,7 +83,7 @@ pub fn print(text: &str) -> Result<(), CommandError> {
     }
 }
 
-/// Prints text from elsewhere: unchanged into a file or a pipe, with control characters escaped on a terminal.
+/// Prints text of others: unchanged to a file or a pipe, with escaped control characters on a terminal.
 ///
 /// # Errors
 /// As [`print()`].
@@ -90,22 +91,22 @@ pub fn print_foreign(text: &str) -> Result<(), CommandError> {
     if is_out_terminal() { print(&safe(text)) } else { print(text) }
 }
 
-/// Writes this text over the terminal's last line, on standard error; the empty text clears the line.
+/// Replaces the last line of the terminal by this text, on standard error. An empty text clears the line.
 pub fn last_line(text: &str) {
     let mut out = stderr().lock();
     let _ = write!(out, "\r\x1b[2K{text}").and_then(|()| out.flush());
 }
 
 static MUTED: AtomicBool = AtomicBool::new(false);
-/// What was printed last to standard output has no line break at its end.
+/// Whether the last text on standard output did not end with a line break.
 static IS_IN_LINE: AtomicBool = AtomicBool::new(false);
 
-/// Whether a line of standard output has begun and not ended.
+/// Whether standard output has an unfinished line.
 pub fn is_in_line() -> bool {
     IS_IN_LINE.load(Ordering::Relaxed)
 }
 
-/// Ends the line of standard output, if one has begun.
+/// Ends the line of standard output if it is unfinished.
 ///
 /// # Errors
 /// As [`print()`].
@@ -113,7 +114,7 @@ pub fn end_line() -> Result<(), CommandError> {
     if is_in_line() { print("\n") } else { Ok(()) }
 }
 
-/// From now on, there are no messages. While a shell completes a line, they would appear in that line.
+/// Suppresses all further messages. While a shell completes a line, they would appear in that line.
 pub fn mute() {
     MUTED.store(true, Ordering::Relaxed);
 }
@@ -121,7 +122,7 @@ pub fn mute() {
 /// Prints a message for the user to standard error.
 pub fn info(text: &str) {
     if !MUTED.load(Ordering::Relaxed) {
-        // It must not stand behind text that is being printed.
+        // The message must not follow an unfinished line.
         if is_one_output() {
             let _ = end_line();
         }

@@ -1,4 +1,4 @@
-//! Times that are given and shown as "ago" or "from now", by the clock of this machine.
+//! Times that are given and shown relative to now, by the clock of this machine.
 
 pub(crate) use bloom_api::time_text::{duration, limit_text, span_text, time_text, too_early};
 pub(crate) use bloom_client::now_ms as now;
@@ -23,7 +23,7 @@ pub(crate) fn future(text: &str) -> Result<Ms, String> {
 }
 
 /// # Errors
-/// Nothing can be after the first time and before the second one.
+/// The range is empty: `since` is not before `until`.
 pub(crate) fn in_order(since: Option<Ms>, until: Option<Ms>) -> Result<(), CommandError> {
     match since.zip(until) {
         Some((since, until)) if since >= until => Err(CommandError::usage("--since is not before --until, so nothing can match")),

@@ -108,7 +108,7 @@ pub(crate) async fn run(command: WorkerCommand, server: &Server, shown: Shown) -
 }
 
 async fn remove(server: &Server, names: &[String], yes: bool) -> Result<(), CommandError> {
-    // A name that is not there is told when the others are removed.
+    // Missing workers are reported after the others are removed.
     let (found, _) = server.get_each(names, |name| path(name, "")).await?;
     let online: Vec<&Value> = found.iter().filter(|worker| worker["status"] == WorkerStatus::Online.as_str()).collect();
     for name in online.iter().filter_map(|worker| worker["id"].as_str()) {
@@ -142,7 +142,7 @@ async fn change_cordon(server: &Server, names: &[String], tail: &str, shown: Sho
 /// The outcome of a command on workers. If it failed, its error tells which names were probably meant in place of those that no worker has.
 async fn corrected(server: &Server, names: &[String], outcome: Result<(), CommandError>) -> Result<(), CommandError> {
     let Err(failure) = outcome else { return Ok(()) };
-    // The command has failed already, so a list that can't be read is nothing to tell of.
+    // The command has already failed, so an error about the list is not reported.
     let (rows, _) = server.list("api/runtime/workers", &[], MAX_WORKERS).await.unwrap_or_default();
     let known: Vec<&str> = rows.iter().filter_map(|worker| worker["id"].as_str()).collect();
     let meant = names.iter().filter(|name| !known.contains(&name.as_str())).filter_map(|name| similar(name, known.iter().copied()));

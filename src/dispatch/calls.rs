@@ -9,9 +9,9 @@ use super::Agents;
 use bloom_outbound as outbound;
 
 const HEALTH_LIMIT: Duration = Duration::from_secs(5);
-/// For an update, the agent downloads the program first.
+/// The limit is long, because an agent downloads the program before it updates itself.
 const ORDER_LIMIT: Duration = Duration::from_secs(310);
-/// Agents end a clone after 10 minutes.
+/// Longer than an agent's own limit for a clone, which is 10 minutes.
 const CLONE_LIMIT: Duration = Duration::from_secs(620);
 /// The maximum length of an agent's error text.
 const MAX_TEXT_CHARS: usize = 2_000;
@@ -19,7 +19,7 @@ const MAX_TEXT_CHARS: usize = 2_000;
 /// An order for an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Update the agent by the command that its machine has for this.
+    /// Update the agent by the command that its machine has for this purpose.
     Update,
     /// Start again.
     Restart,

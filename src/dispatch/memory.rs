@@ -1,4 +1,4 @@
-//! Memories of projects: fetched from an agent, or delivered to it.
+//! Memories of projects, which are fetched from an agent or delivered to it.
 
 use std::time::Duration;
 
@@ -14,27 +14,27 @@ use bloom_core::control_plane::MAX_MEMORY_BYTES;
 use bloom_outbound::{self as outbound, Reply};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// A snapshot as base64, with the other fields.
+/// The size of a snapshot as base64, and of its other fields.
 const MAX_ANSWER: usize = MAX_MEMORY_BYTES / 3 * 4 + (64 << 10);
 const MAX_SAID_CHARS: usize = 2_000;
 
-/// A snapshot of a memory, as agents send and take it.
+/// A snapshot of a memory, in the format that agents send and accept.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Snapshot {
     /// The SHA-256 digest of the content, in hexadecimal.
     pub sha256: String,
     /// The size of the content.
     pub bytes: i64,
-    /// The number of observations in the memory, as its sender counts them; 0 if it does not tell.
+    /// The number of observations in the memory, as its sender counts them; 0 if it does not report it.
     #[serde(default)]
     pub obs_count: i64,
-    /// As base64.
+    /// The content as base64.
     pub content: String,
 }
 
 impl Snapshot {
     /// # Errors
-    /// The content is not what the digest and the size say, or it is too large.
+    /// The content does not match the digest and the size, or is too large.
     fn check(self) -> Result<Self, String> {
         let content = STANDARD.decode(&self.content).map_err(|_| "the agent's snapshot is not base64")?;
         if content.len() > MAX_MEMORY_BYTES {
@@ -51,14 +51,14 @@ impl Agents {
     /// The agent's memory of this project.
     ///
     /// # Errors
-    /// A text for users: the agent can't be reached, refuses, or its answer is not a sound snapshot.
+    /// A text for users: the agent can't be reached, refuses the call, or its answer is not a valid snapshot.
     pub async fn memory(&self, agent_url: &str, canonical_id: &str) -> Result<Snapshot, String> {
         let request = self.memory_request(Method::GET, agent_url, canonical_id)?;
         let reply = outbound::send_up_to(request, LIMIT, MAX_ANSWER).await.map_err(|failure| failure.text)?;
         if !reply.is_success() {
             return Err(self.refused(&reply));
         }
-        // Decoding and hashing some megabytes would keep other requests of this thread waiting.
+        // Decoding and hashing several megabytes would block the other requests of this thread.
         let checked = tokio::task::spawn_blocking(move || {
             let snapshot = serde_json::from_slice::<Snapshot>(&reply.body);
             snapshot.map_err(|_| "the answer is not a snapshot: is an agent of this version listening there?".to_owned())?.check()
@@ -66,7 +66,7 @@ impl Agents {
         checked.await.map_err(|error| error.to_string())?
     }
 
-    /// Replaces the agent's memory of this project. Returns what the agent says.
+    /// Replaces the agent's memory of this project. Returns the agent's answer.
     ///
     /// # Errors
     /// A text for users: the agent can't be reached, or refuses.
@@ -80,7 +80,7 @@ impl Agents {
         Ok(text.chars().filter(|c| *c != '\0').take(MAX_SAID_CHARS).collect())
     }
 
-    /// Why the agent refused. Each side has the key in a setting of its own, so a wrong one is told with both.
+    /// Why the agent refused. The server and the agent have the key in different settings, so an error about a wrong key names both.
     fn refused(&self, reply: &Reply) -> String {
         let said = refusal(reply);
         if reply.status != 401 {

@@ -138,7 +138,7 @@ fn entry(raw: &str) -> Result<WorkerChange, String> {
         namespaces: None,
         git: capabilities.git,
         projects: capabilities.projects.map(Some),
-        // What the worker itself has registered stays, unless the control plane knows something.
+        // Capabilities that the worker itself has registered stay, unless the control plane knows some.
         other_capabilities: (!other.is_empty()).then_some(other),
         ip_addrs: listed.ip_addrs,
         agent_version: listed.agent_version,

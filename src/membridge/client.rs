@@ -11,13 +11,13 @@ use serde_json::Value;
 use super::MembridgeOptions;
 use bloom_outbound::{self as outbound, Reply};
 
-/// A control plane waits for the agent up to a minute, and then stores what it has got.
+/// A control plane waits up to a minute for the agent, and then stores the result.
 const SYNC_LIMIT: Duration = Duration::from_secs(90);
 
 /// The calls to the control plane.
 #[derive(Clone, Copy, Debug)]
 pub enum Call<'a> {
-    /// How the control plane is doing.
+    /// The health of the control plane.
     Health,
     /// The agents that are registered there.
     Agents,
@@ -39,7 +39,7 @@ pub enum Call<'a> {
     SelectLeader {
         /// The canonical id of the project.
         project: &'a str,
-        /// The content of the request, as its sender gave it.
+        /// The body of the request, unchanged.
         body: &'a Value,
     },
     /// Has an agent send a project's memory to the control plane (`push`), or fetch it (`pull`).
@@ -65,7 +65,7 @@ impl Call<'_> {
         }
     }
 
-    /// A sync is not repeated: the first one may have ended well, and a second one would undo what was written since.
+    /// A sync is not retried: the first attempt may have succeeded, and a second one would undo what was written since.
     fn retries(&self) -> u32 {
         match self {
             Self::SyncMemory { .. } => 0,
@@ -74,7 +74,7 @@ impl Call<'_> {
         }
     }
 
-    /// For one attempt, up to the end of the answer.
+    /// The time limit of one attempt, up to the end of the answer.
     fn limit(&self, options: &MembridgeOptions) -> Duration {
         if matches!(self, Self::SyncMemory { .. }) { SYNC_LIMIT } else { options.attempt_timeout }
     }

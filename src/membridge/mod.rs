@@ -25,9 +25,9 @@ pub use client::{Call, Upstream};
 /// Timeouts and waits of the client.
 #[derive(Clone, Copy, Debug)]
 pub struct MembridgeOptions {
-    /// For one attempt of a call other than a sync, up to the end of the answer.
+    /// The time limit of one attempt of a call other than a sync, up to the end of the answer.
     pub attempt_timeout: Duration,
-    /// Before the first retry. It doubles for each further one, plus up to 30 % at random.
+    /// The wait before the first retry. It doubles for each further one, plus up to 30 % at random.
     pub first_wait: Duration,
 }
 
@@ -51,9 +51,9 @@ struct Inner {
 /// A control plane that runs in the same process.
 #[derive(Clone, Debug)]
 pub struct OwnControlPlane {
-    /// Where this process reaches it.
+    /// The URL by which this process reaches it.
     pub internal_url: String,
-    /// Where it listens for others.
+    /// The URL at which it listens for others.
     pub url: String,
 }
 
@@ -85,7 +85,7 @@ pub struct State {
 /// The settings, with the key masked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfigView {
-    /// Without user and password.
+    /// The URL without user and password.
     pub membridge_server_url: String,
     /// The beginning and the end of the key, or only asterisks if it is short; empty if there is none.
     pub admin_key_masked: String,
@@ -93,7 +93,7 @@ pub struct ConfigView {
     pub connected: bool,
     /// When the connection was last tested, in milliseconds since the epoch; `None`: never.
     pub last_test: Option<Ms>,
-    /// Where the control plane of this process listens for others; `None` if it is not the one that is used.
+    /// The URL at which the control plane of this process listens for others; `None` if another control plane is used.
     pub built_in_url: Option<String>,
 }
 

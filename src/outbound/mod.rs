@@ -12,8 +12,8 @@ use url::Url;
 
 /// Longer answers are refused. Those of control planes and agents have some kilobytes.
 pub const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
-/// Connections that were idle for this long are not used again. It must be shorter than the time after which servers close them, else a
-/// call can meet a connection that is just being closed, and fails.
+/// Connections that were idle for this long are not reused. The limit must be shorter than that of servers. Otherwise a call could use a
+/// connection that the server is just closing, and fail.
 pub const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
 /// An answer, whatever its status.
@@ -39,11 +39,11 @@ impl Reply {
 pub struct SendError {
     /// A text for users, without addresses and keys.
     pub text: String,
-    /// No connection was established, so the other side saw nothing of the request.
+    /// Whether no connection was established, so that the other side received nothing of the request.
     pub is_unsent: bool,
 }
 
-/// An HTTP client for calls of a server, with these further settings.
+/// An HTTP client for calls of a server. `further` adds settings.
 ///
 /// # Errors
 /// TLS can't be set up on this machine; the text says why.
@@ -65,9 +65,9 @@ pub fn client_by_proxy(further: impl Fn(ClientBuilder) -> ClientBuilder) -> Resu
     builder().build().or_else(|_| builder().tls_certs_only([]).build()).map_err(|error| explain(error).text)
 }
 
-/// Chooses the cryptography of TLS for the process.
+/// Chooses the TLS cryptography of the process.
 pub fn install_tls_provider() {
-    // Fails only if a provider was installed before, which can be used as well.
+    // This fails only if a provider is already installed, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
@@ -79,7 +79,7 @@ pub async fn send(request: RequestBuilder, limit: Duration) -> Result<Reply, Sen
     send_up_to(request, limit, MAX_ANSWER_BYTES).await
 }
 
-/// As [`send`], for an answer of at most so many bytes.
+/// As [`send`], for an answer of at most `most` bytes.
 ///
 /// # Errors
 /// There was no complete answer within the limit, or it is longer.
@@ -91,7 +91,7 @@ pub async fn send_up_to(request: RequestBuilder, limit: Duration, most: usize) -
 async fn read(request: RequestBuilder, most: usize) -> Result<Reply, SendError> {
     let mut response = request.send().await.map_err(explain)?;
     let status = response.status().as_u16();
-    // Whoever passes such a status on would change the meaning of the connection, as 101 does.
+    // Such a status must not be passed on: 101, for example, would change the protocol of the connection.
     if !(200..600).contains(&status) {
         return Err(SendError { text: format!("the answer has the status {status}, which ends no request of HTTP"), is_unsent: false });
     }
@@ -116,7 +116,7 @@ pub fn address(base: &str, path: &[&str]) -> Result<Url, String> {
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
         return Err(wrong());
     }
-    // A control character in between would be dropped, and the dots resolved.
+    // The URL parser would drop control characters and resolve dots, so that the part would become another path.
     if let Some(part) = path.iter().find(|part| matches!(**part, "." | ".." | "") || part.chars().any(char::is_control)) {
         return Err(format!("{part:?} can't be a part of an address"));
     }
@@ -136,7 +136,7 @@ pub fn with_key(request: RequestBuilder, header: &str, key: Option<&SecretString
     Ok(request.header(header, value))
 }
 
-/// The innermost cause says most: "Connection refused" instead of "error sending request".
+/// The innermost cause is the most precise one: "Connection refused" instead of "error sending request".
 pub fn cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {

@@ -6,7 +6,7 @@ use super::metric_families::Families;
 
 /// The metrics of the Kubernetes operator.
 pub struct KubernetesMetrics {
-    /// Without labels, and without a series on servers that have no operator. The same holds for `leader`.
+    /// Has no labels, and no series on servers without an operator. The same holds for `leader`.
     up: IntGaugeVec,
     leader: IntGaugeVec,
     writes: IntCounterVec,
@@ -39,7 +39,7 @@ impl KubernetesMetrics {
         self.leader.with_label_values::<&str>(&[]).set(i64::from(is_leader));
     }
 
-    /// A call changed an object of Kubernetes, or failed to. `kind` and `verb` are fixed words.
+    /// A call changed an object of Kubernetes, or failed to do so. `kind` and `verb` are fixed words.
     pub fn write(&self, kind: &str, verb: &str, ok: bool) {
         self.writes.with_label_values(&[kind, verb, if ok { "ok" } else { "error" }]).inc();
     }

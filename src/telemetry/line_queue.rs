@@ -1,5 +1,5 @@
-//! Writes the log in a thread of its own. What reads the log may stall for ever (a container's log driver, a paused terminal), and must not
-//! hold up the process: then lines are lost, and counted.
+//! Writes the log in a thread of its own. The reader of the log (a container's log driver, a paused terminal) may stall for ever, and must
+//! not block the process. Lines are lost in that case, and counted.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -8,11 +8,11 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-/// The bytes of lines that wait to be written; further lines are lost.
+/// The maximum size of the lines that wait to be written. Further lines are lost.
 const MAX_WAITING: usize = 1 << 20;
-/// What a waiting line takes beside its text.
+/// The memory that a waiting line uses in addition to its text.
 const OVERHEAD: usize = 64;
-/// How long the end of the process waits for the lines that are still to be written.
+/// How long a process that ends waits for the lines that are not yet written.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
 /// The queue of the log. A process has one log.
@@ -26,11 +26,11 @@ pub(super) fn lost() -> u64 {
 
 enum Message {
     Line(Vec<u8>),
-    /// All lines before it are written when the sender is dropped.
+    /// Drops the sender once all earlier lines are written.
     Flush(#[expect(dead_code, reason = "it is dropped")] Sender<()>),
 }
 
-/// Each `write` is a line. Clones share the queue.
+/// Each `write` takes one line. Clones share the queue.
 #[derive(Clone)]
 pub(super) struct LineQueue {
     lines: Sender<Message>,
@@ -49,7 +49,7 @@ impl LineQueue {
     }
 }
 
-/// Waits until the lines of the log are written, a second at most. Call it before the process ends.
+/// Waits until the lines of the log are written, for at most a second. Must be called before the process ends.
 pub fn flush_log() {
     let Some(queue) = QUEUE.get() else { return };
     let (done, is_done) = channel();
@@ -61,12 +61,12 @@ fn write_all(lines: &Receiver<Message>, waiting: &AtomicUsize, mut target: impl 
     let mut told = 0;
     for message in lines {
         let Message::Line(line) = message else { continue };
-        // Nothing can be told about a log that can't be written.
+        // There is no other place to report that the log can't be written.
         let _ = target.write_all(&line);
         waiting.fetch_sub(line.len() + OVERHEAD, Ordering::Relaxed);
         let lost = lost();
         if lost > told {
-            // If this line is lost as well, the next one that is written has it told again.
+            // If this warning is lost, too, the count has grown, so the next written line causes a new warning.
             told = lost;
             tracing::warn!(
                 lost,
@@ -83,7 +83,7 @@ impl Write for LineQueue {
             self.waiting.fetch_sub(size, Ordering::Relaxed);
             LOST.fetch_add(1, Ordering::Relaxed);
         } else {
-            // The thread ends with the process.
+            // This can't fail, because the thread ends only with the process.
             let _ = self.lines.send(Message::Line(line.to_vec()));
         }
         Ok(line.len())
@@ -94,7 +94,7 @@ impl Write for LineQueue {
     }
 }
 
-/// Keep it until the process ends: [`flush_log`] is called when it is dropped.
+/// Calls [`flush_log`] when it is dropped, so it must be kept until the process ends.
 #[must_use]
 pub struct Flush(());
 

@@ -13,42 +13,42 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use super::line_queue::{Flush, LineQueue};
 
-/// The form of log lines.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people: a line of text for each event.
     Text,
-    /// For programs: a JSON object for each event, in a line.
+    /// For programs: one JSON object per event and line.
     Json,
 }
 
-/// Libraries whose debug levels log network traffic, which may contain secrets, instead of events of tasks.
+/// Libraries whose debug levels log network traffic instead of events of tasks. The traffic may contain secrets.
 const CHATTY: &str = "hyper=info,hyper_util=info,h2=info,reqwest=info,sqlx=info,tower=info";
 
-/// Any client can cause its warnings, which name no address, with a handshake.
+/// rustls logs warnings that any client can cause with a handshake, and that name no address.
 const NOISY: &str = "rustls=error";
 
-/// The driver tells each connection that it can't make, which the server tells once, with its reason.
+/// The database driver logs every failed connection. The server logs the outage once, with its reason.
 const REPEATED: &str = "sqlx_core::pool=off";
 
-/// The driver of PostgreSQL logs parameters of the URL that it does not know, with their values, which may be passwords.
+/// The PostgreSQL driver logs unknown parameters of the URL with their values, which may be passwords.
 const SECRET: &str = "sqlx_postgres::options=off";
 
-/// Users may read the log of a service if they are in its group, others may not: it has addresses of clients.
+/// Users in the group of a service may read its log. Others may not, because it contains addresses of clients.
 const MODE: u32 = 0o640;
 
 /// How a process logs.
 #[derive(Clone, Debug)]
 pub struct LogSettings {
-    /// The form of its lines.
+    /// The format of the lines.
     pub format: LogFormat,
     /// One level, or levels by target (`info,sqlx=warn`).
     pub level: String,
-    /// Standard error, if there is none.
+    /// The log file; `None`: standard error.
     pub file: Option<PathBuf>,
 }
 
-/// The log of the process, which can be changed while it runs.
+/// The log of the process. Its file and level can be changed while the process runs.
 pub struct Log {
     file: Option<(PathBuf, OpenFile)>,
     level: reload::Handle<EnvFilter, Registry>,
@@ -67,7 +67,7 @@ impl Write for Target {
         match self {
             Self::Stderr => stderr().write(line),
             Self::File(file) => {
-                // The file may be opened anew while this is written.
+                // The lock is not held during the write, so the file may be reopened meanwhile.
                 let file = Arc::clone(&file.read());
                 (&*file).write(line)
             }
@@ -80,10 +80,10 @@ impl Write for Target {
 }
 
 impl Log {
-    /// Starts logging for the process, until it ends. Lines are written by a thread of their own.
+    /// Starts the log of the process. A thread of its own writes the lines.
     ///
     /// # Errors
-    /// The level is not understood, the file can't be opened, or logging was started before. The text is for users.
+    /// The level is invalid, the file can't be opened, or logging was started before. The text is for users.
     pub fn start(settings: &LogSettings) -> Result<(Self, Flush), String> {
         let filter = filter(&settings.level)?;
         let file = match &settings.file {
@@ -105,10 +105,10 @@ impl Log {
         Ok((Self { file, level }, Flush::at_the_end()))
     }
 
-    /// Opens the log's file anew, after it was renamed: without it, the log would go on in the renamed file.
+    /// Reopens the log file after it was renamed. Otherwise the log would continue in the renamed file.
     ///
     /// # Errors
-    /// The file can't be opened. The log then goes on in the file that is open.
+    /// The file can't be opened. The log then continues in the open file.
     pub fn reopen(&self) -> Result<(), String> {
         let Some((path, file)) = &self.file else {
             tracing::info!("reloaded: there is no log file to open anew");
@@ -120,7 +120,7 @@ impl Log {
     }
 
     /// # Errors
-    /// The level is not understood.
+    /// The level is invalid.
     pub fn set_level(&self, level: &str) -> Result<(), String> {
         self.level.reload(filter(level)?).map_err(|error| format!("the log level can't be changed: {error}"))
     }
@@ -128,7 +128,7 @@ impl Log {
 
 fn open(path: &Path) -> Result<File, String> {
     if path.metadata().is_ok_and(|found| found.file_type().is_fifo()) {
-        // Opening it would wait for a reader, for ever perhaps.
+        // Opening a pipe would wait for a reader, perhaps for ever.
         return Err(format!("the log file {} is a pipe: name a regular file with --log-file or LOG_FILE", path.display()));
     }
     let opened = File::options().append(true).create(true).mode(MODE).open(path);

@@ -1,4 +1,4 @@
-//! Prometheus metrics. Counters change when something happens, gauges are set at each scrape.
+//! Prometheus metrics. Counters change when something happens; gauges are set at each scrape.
 
 use std::sync::Arc;
 
@@ -166,7 +166,7 @@ impl Metrics {
             scraped: Scraped::new(&f)?,
             registry: registry.clone(),
         };
-        // From the first scrape on, because `increase` does not see the value with which a series begins.
+        // The series exist from the first scrape on, because `increase` does not count the value with which a series begins.
         Reason::ALL.iter().for_each(|reason| drop(inner.run_failures.with_label_values(&[reason.as_str()])));
         Outcome::ALL.iter().for_each(|outcome| drop(inner.run_seconds.with_label_values(&[outcome.as_str()])));
         Ok(Self(Arc::new(inner)))
@@ -174,7 +174,7 @@ impl Metrics {
 
     /// `route` is a template such as `/api/runtime/llm-tasks/{id}`, never a raw path.
     pub fn http(&self, route: &str, method: &str, status: u16, seconds: f64) {
-        // A client may send any word as a method; the number of series must not grow with them.
+        // A client may send any word as a method, so unknown ones must not create new series.
         const METHODS: [&str; 7] = ["GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS"];
         let method = METHODS.into_iter().find(|known| *known == method).unwrap_or("other");
         let digits = [b'0' + (status / 100 % 10) as u8, b'0' + (status / 10 % 10) as u8, b'0' + (status % 10) as u8];
@@ -188,12 +188,12 @@ impl Metrics {
         self.0.http_refused.with_label_values(&[reason]).inc();
     }
 
-    /// A connection was refused or closed because all of them, or its client's share, are in use.
+    /// A connection was refused or closed, because all connections or the share of its client are in use.
     pub fn connection_refused(&self) {
         self.0.connections_refused.inc();
     }
 
-    /// A page that is open in a browser was made or taken again; `is_shared`: from what was made for other browsers.
+    /// A page that is open in a browser was loaded again. `is_shared`: whether it was rendered for another browser.
     pub fn page_loaded_again(&self, is_shared: bool) {
         self.0.pages_loaded_again.with_label_values(&[if is_shared { "shared" } else { "made" }]).inc();
     }
@@ -209,7 +209,7 @@ impl Metrics {
         self.0.commit_seconds.with_label_values(&[writer]).observe(commit_seconds);
     }
 
-    /// A batch met a conflict and is decided again.
+    /// A batch met a conflict, and its commands are decided again.
     pub fn conflict(&self, writer: &str) {
         self.0.conflicts.with_label_values(&[writer]).inc();
     }
@@ -321,7 +321,7 @@ impl Metrics {
     pub fn render(&self) -> String {
         let hooks = self.0.before_render.lock();
         hooks.iter().for_each(|hook| hook(self.scraped()));
-        // The log is older than the metrics, and counts by itself.
+        // The log starts before the metrics, and counts lost lines itself.
         let lost = &self.0.log_lines_lost;
         lost.inc_by(line_queue::lost().saturating_sub(lost.get()));
         let mut text = String::new();
@@ -331,7 +331,7 @@ impl Metrics {
         text
     }
 
-    /// The gauges of how things are.
+    /// The gauges of the current state.
     pub fn scraped(&self) -> &Scraped {
         &self.0.scraped
     }

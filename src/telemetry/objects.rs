@@ -6,7 +6,7 @@ use super::metric_families::Families;
 
 /// The metrics of the object store.
 pub struct ObjectMetrics {
-    /// Without labels, and without a series on servers that have no object store. The same holds for `backlog`.
+    /// Has no labels, and no series on servers without an object store. The same holds for `backlog`.
     up: IntGaugeVec,
     backlog: IntGaugeVec,
     written: IntCounterVec,
@@ -50,7 +50,7 @@ impl ObjectMetrics {
         }
     }
 
-    /// So many outputs are still to be moved; `None`: another replica leads and counts them.
+    /// This many outputs are still to be moved; `None`: another replica leads and counts them.
     pub fn backlog(&self, outputs: Option<i64>) {
         match outputs {
             Some(outputs) => self.backlog.with_label_values::<&str>(&[]).set(outputs),

@@ -11,7 +11,7 @@ use bloom_core::pause::PauseCause;
 use bloom_core::task::Status;
 use bloom_core::worker::WorkerStatus;
 
-/// The label of all queues together.
+/// The label that stands for all queues together.
 const ALL: &str = "_all";
 
 /// The queued tasks of one agent at one priority.
@@ -39,7 +39,7 @@ pub struct Scraped {
     workers: IntGaugeVec,
     worker_pauses: IntGaugeVec,
     free_slots: IntGauge,
-    /// Without labels, and without a series on servers that have no control plane. The same holds for the next two.
+    /// Has no labels, and no series on servers without a control plane. The same holds for the next two.
     membridge_up: IntGaugeVec,
     membridge_failures: IntGaugeVec,
     membridge_success: GaugeVec,
@@ -47,7 +47,7 @@ pub struct Scraped {
     outage: IntGaugeVec,
     disk_free: IntGaugeVec,
     disk_size: IntGaugeVec,
-    /// Without labels, and without a series on servers that do not speak https.
+    /// Has no labels, and no series on servers that do not use https.
     certificate_expiry: GaugeVec,
 }
 
@@ -139,7 +139,8 @@ impl Scraped {
         }
     }
 
-    /// The paused and limited queues: the first ones have series of their own, all others share `_other`. All queues together are `_all`.
+    /// The paused and limited queues: the first ones have series of their own, and all others share `_other`. All queues together are
+    /// `_all`.
     pub fn restricted_queues(&self, queues: &[AgentQueue]) {
         self.queue_paused.reset();
         self.queue_limit.reset();
@@ -158,17 +159,17 @@ impl Scraped {
         }
     }
 
-    /// The connection to the control plane. `last_success`: in milliseconds since the epoch; `None`: never.
+    /// The connection to the control plane. `last_success`: in milliseconds since the epoch; `None`: there was none.
     pub fn membridge(&self, connected: bool, consecutive_failures: u32, last_success: Option<Ms>) {
         self.membridge_up.with_label_values::<&str>(&[]).set(i64::from(connected));
         self.membridge_failures.with_label_values::<&str>(&[]).set(i64::from(consecutive_failures));
         self.membridge_success.with_label_values::<&str>(&[]).set(last_success.unwrap_or(0) as f64 / 1000.0);
     }
 
-    /// The disk of one of the server's directories, in bytes; `None`: it can't be read. `directory` is a fixed word.
+    /// The disk of one of the server's directories, in bytes; `None` if it can't be read. `directory` is a fixed word.
     pub fn disk(&self, directory: &str, free_and_size: Option<(u64, u64)>) {
         let Some((free, size)) = free_and_size else {
-            // Fails only if there is no such series.
+            // This fails only if there is no such series.
             let _ = self.disk_free.remove_label_values(&[directory]);
             let _ = self.disk_size.remove_label_values(&[directory]);
             return;
@@ -177,14 +178,14 @@ impl Scraped {
         self.disk_size.with_label_values(&[directory]).set(i64::try_from(size).unwrap_or(i64::MAX));
     }
 
-    /// The connections to the database for reads; `idle` of the open ones are not used now.
+    /// The database connections for reads. `idle`: how many of the open ones are not in use.
     pub fn connections(&self, open: usize, idle: usize) {
         for (state, count) in [("idle", idle), ("used", open.saturating_sub(idle))] {
             self.connections.with_label_values(&[state]).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
 
-    /// Of all reasons, the one why nothing can be written.
+    /// The reason why nothing can be written, one of all possible `reasons`; `None`: there is no outage.
     pub fn outage<'a>(&self, reasons: impl IntoIterator<Item = &'a str>, current: Option<&str>) {
         for reason in reasons {
             self.outage.with_label_values(&[reason]).set(i64::from(current == Some(reason)));

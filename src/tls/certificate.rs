@@ -12,17 +12,17 @@ use x509_cert::time::Time;
 /// The names of a server's certificate, and when it is valid.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Certificate {
-    /// The host names and addresses that it is for; a name may begin with `*.`.
+    /// The host names and addresses for which the certificate is valid; a name may begin with `*.`.
     pub names: Vec<String>,
-    /// When it begins to be valid.
+    /// The beginning of its validity.
     pub not_before: Timestamp,
-    /// When it ends to be valid.
+    /// The end of its validity.
     pub not_after: Timestamp,
-    /// It is that of an authority (CA:TRUE).
+    /// Whether it is the certificate of an authority (CA:TRUE).
     pub is_authority: bool,
 }
 
-/// A certificate of a chain, with the names by which its parts belong to each other.
+/// A certificate of a chain, with the names that link it to the others.
 pub(super) struct Link {
     pub certificate: Certificate,
     subject: Vec<u8>,
@@ -31,7 +31,7 @@ pub(super) struct Link {
 
 impl Link {
     /// # Errors
-    /// It is not a certificate; the text says why.
+    /// The data is not a certificate; the text says why.
     pub(super) fn parse(der: &CertificateDer<'_>) -> Result<Self, String> {
         let parsed = x509_cert::Certificate::from_der(der).map_err(|error| error.to_string())?;
         let content = parsed.tbs_certificate();
@@ -46,14 +46,14 @@ impl Link {
         Ok(Self { certificate, subject: name(content.subject())?, issuer: name(content.issuer())? })
     }
 
-    /// Whether that one may have issued this one.
+    /// Whether `other` may have issued this certificate.
     pub(super) fn is_issued_by(&self, other: &Self) -> bool {
         self.issuer == other.subject
     }
 }
 
 impl Certificate {
-    /// Why clients refuse it at this time, and what to do.
+    /// Why clients would refuse the certificate at this time, and what to do; `None` if they would accept it.
     pub(super) fn warning(&self, now: Timestamp) -> Option<String> {
         if now > self.not_after {
             Some(format!("the certificate expired at {}, so clients refuse it: renew it", self.not_after))

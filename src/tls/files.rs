@@ -1,4 +1,4 @@
-//! Reads the files of the settings, and makes rustls's configuration of them.
+//! Reads the files of the settings, and builds the configuration of rustls from them.
 
 use std::fmt;
 use std::fs::File;
@@ -16,15 +16,15 @@ use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
 use super::certificate::{Certificate, Link};
 use super::pem::{self, Found};
 
-/// A chain of certificates has some kilobytes, a bundle of authorities some hundred.
+/// The maximum size of a file. A certificate chain has some kilobytes, a bundle of authorities some hundred.
 const MAX_BYTES: u64 = 1 << 20;
-/// The rights of those who are neither the file's owner nor in its group.
+/// The permission bits of users who neither own the file nor are in its group.
 const OTHERS: u32 = 0o007;
 
 /// The files of a server's TLS, all PEM.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Files {
-    /// The server's certificate, and behind it those of the authorities between it and the root.
+    /// The server's certificate, followed by those of the authorities between it and the root.
     pub certificate: PathBuf,
     /// The private key of the certificate, without a password.
     pub key: PathBuf,
@@ -35,7 +35,7 @@ pub struct Files {
 /// One of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The server's certificate, with those above it.
+    /// The server's certificate, with those of its authorities.
     Certificate,
     /// The private key.
     Key,
@@ -46,13 +46,13 @@ pub enum Part {
 /// Why the files can't be used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
-    /// The file that is wrong.
+    /// The file that can't be used.
     pub part: Part,
-    /// What is wrong with it, and what to do; the end of a sentence that names the file.
+    /// The problem and its solution, as the end of a sentence that begins with the name of the file.
     pub text: String,
 }
 
-/// What the files contain. Not shown anywhere: one of them is the key.
+/// The contents of the files. They are never shown, because they include the key.
 #[derive(PartialEq)]
 pub(super) struct Contents {
     certificate: Vec<u8>,
@@ -61,7 +61,7 @@ pub(super) struct Contents {
 }
 
 impl Files {
-    /// Checks that the server can use the files. Returns warnings of what it can use and clients or the operator may not like.
+    /// Checks that the server can use the files. Returns warnings about usable files that clients or the operator may reject.
     ///
     /// # Errors
     /// The first file that can't be used.
@@ -118,14 +118,15 @@ impl Contents {
         let mut config = builder.with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(own)));
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         if self.client_ca.is_some() {
-            // A resumed session would count as verified without its certificate being verified again.
+            // A resumed session would count as verified although its certificate is not verified again.
             config.session_storage = Arc::new(NoServerSessionStorage {});
         }
         Ok((config, certificate))
     }
 }
 
-/// The certificate of the key with those of its authorities behind it, in whatever order the file has them, and what it says.
+/// The certificate of the key, followed by those of its authorities, whatever their order in the file; and the parsed certificate of the
+/// key.
 fn chain(file: &[u8], key: Arc<dyn SigningKey>) -> Result<(CertifiedKey, Certificate), Fault> {
     let wrong = |text: String| Fault { part: Part::Certificate, text };
     let mut rest = Vec::new();
@@ -135,7 +136,7 @@ fn chain(file: &[u8], key: Arc<dyn SigningKey>) -> Result<(CertifiedKey, Certifi
         rest.push((line, der, said));
     }
     let is_of_key = |der: &CertificateDer<'static>| match CertifiedKey::new(vec![der.clone()], key.clone()).keys_match() {
-        // Of some keys the public half is unknown.
+        // For some kinds of keys the public key can't be determined.
         Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => true,
         Err(_) => false,
     };
@@ -156,7 +157,7 @@ fn chain(file: &[u8], key: Arc<dyn SigningKey>) -> Result<(CertifiedKey, Certifi
         chain.push(der);
         last = said;
     }
-    // What belongs to none of them may still help a client.
+    // Certificates that do not belong to the chain may still help a client.
     chain.extend(rest.into_iter().map(|(_, der, _)| der));
     Ok((CertifiedKey::new(chain, key), certificate))
 }
@@ -164,14 +165,14 @@ fn chain(file: &[u8], key: Arc<dyn SigningKey>) -> Result<(CertifiedKey, Certifi
 fn authorities(file: &[u8]) -> Result<RootCertStore, Fault> {
     let wrong = |text: String| Fault { part: Part::ClientCa, text };
     let mut roots = RootCertStore::empty();
-    // It has looked whether each can be used.
+    // `pem::authorities` has already checked that each certificate can be used.
     roots.add_parsable_certificates(pem::authorities(file).map_err(wrong)?);
     Ok(roots)
 }
 
 fn read(path: &Path, part: Part) -> Result<Vec<u8>, Fault> {
     let wrong = |text: String| Fault { part, text };
-    // Opening a pipe would wait for its writer.
+    // A pipe is not opened, because that would wait for its writer.
     let about = std::fs::metadata(path).map_err(|error| wrong(format!("can't be read: {error}")))?;
     if !about.is_file() {
         return Err(wrong("is not a regular file".to_owned()));

@@ -1,4 +1,4 @@
-//! The TLS of a running server. New connections get what the files contain; connections keep what they began with.
+//! The TLS of a running server. New connections use the current contents of the files; open connections keep what they began with.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::certificate::Certificate;
 use super::files::{Contents, Fault, Files};
 
-/// The interval at which the files are read. Their contents are compared, so links that lead elsewhere are seen as well.
+/// The interval at which the files are read. Their contents are compared, so that a changed symbolic link is noticed, too.
 const EVERY: Duration = Duration::from_secs(2);
 
 /// Clones share the current state.
@@ -39,7 +39,7 @@ impl Current {
     }
 }
 
-/// What the files had when they could not be used.
+/// The state of the files when they could not be used.
 #[derive(PartialEq)]
 enum Refused {
     Unreadable(Fault),
@@ -54,7 +54,7 @@ impl Tls {
         Ok(Self(Arc::new(Inner { files, current: RwLock::new(current) })))
     }
 
-    /// For one new connection.
+    /// The acceptor for one new connection.
     pub fn acceptor(&self) -> TlsAcceptor {
         self.0.current.read().acceptor.clone()
     }
@@ -88,7 +88,7 @@ impl Tls {
         }
     }
 
-    /// Reads the files once, and takes what is new and can be used.
+    /// Reads the files once, and applies new contents if they can be used.
     fn look(&self, before: Refusal) -> Refusal {
         let read = self.0.files.read();
         if read.as_ref().is_ok_and(|contents| *contents == self.0.current.read().contents) {
@@ -111,7 +111,7 @@ impl Tls {
     }
 }
 
-/// What was refused at the last look, and whether that is logged.
+/// What was refused the last time, and whether that has been logged.
 #[derive(Default)]
 struct Refusal {
     what: Option<Refused>,
@@ -119,7 +119,8 @@ struct Refusal {
 }
 
 impl Refusal {
-    /// Logs what is refused once, at the second look: at the first one, somebody may be just replacing one file after the other.
+    /// Logs a refusal once, the second time it is seen: the first time, somebody may be in the middle of replacing the files one after the
+    /// other.
     fn again(self, what: Refused, fault: &Fault) -> Self {
         let is_same = self.what.as_ref() == Some(&what);
         if is_same && !self.is_logged {

@@ -1,4 +1,5 @@
-//! The TLS of the server: the certificate, the key and the CA of clients, and how they follow their files. `pem` reads files of clients, too.
+//! The TLS of the server: the certificate, the key and the CA of clients, and how a running server follows their files. `pem` is also used
+//! for files of clients.
 
 #![warn(missing_docs, unreachable_pub)]
 

@@ -1,4 +1,4 @@
-//! Reads PEM files as people make them: with a byte order mark, with texts between the certificates, in any order.
+//! Reads PEM files as people write them: with byte order marks, with text between the certificates, in any order.
 
 use std::fmt;
 
@@ -12,14 +12,14 @@ pub(super) struct Found {
     pub certificate: CertificateDer<'static>,
 }
 
-/// What is wrong with a file, and what to do; the end of a sentence that names the file.
+/// An error about a line, as the end of a sentence that begins with the name of the file.
 fn at(line: usize, why: impl fmt::Display) -> String {
     format!("can't be used, see its line {line}: {why}")
 }
 
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// The lines of a file without byte order marks, which a file that was put together of several ones may have in each of them.
+/// The lines of a file without byte order marks. A file that was concatenated from others may have such a mark in several lines.
 fn lines(file: &[u8]) -> impl Iterator<Item = &[u8]> {
     file.split_inclusive(|byte| *byte == b'\n').map(|line| line.strip_prefix(MARK).unwrap_or(line))
 }
@@ -30,13 +30,13 @@ pub fn without_marks(file: &[u8]) -> Vec<u8> {
 }
 
 /// # Errors
-/// The end of a sentence that names the file.
+/// The error is the end of a sentence that begins with the name of the file.
 pub(super) fn certificates(file: &[u8]) -> Result<Vec<Found>, String> {
     if matches!(file, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) {
         return Err("is UTF-16, not PEM: save it as UTF-8".to_owned());
     }
     let mut found = Vec::new();
-    // The line in which a certificate begins, and its text.
+    // The line in which the current certificate begins, and its text.
     let mut open: Option<(usize, Vec<u8>)> = None;
     for (number, line) in (1..).zip(lines(file)) {
         let starts = line.starts_with(b"-----BEGIN ");
@@ -66,7 +66,7 @@ pub(super) fn certificates(file: &[u8]) -> Result<Vec<Found>, String> {
 /// The certificates of authorities.
 ///
 /// # Errors
-/// The end of a sentence that names the file.
+/// The error is the end of a sentence that begins with the name of the file.
 pub fn authorities(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let mut roots = RootCertStore::empty();
     let usable = |Found { line, certificate }| {
@@ -77,7 +77,7 @@ pub fn authorities(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> 
 }
 
 /// # Errors
-/// The end of a sentence that names the file.
+/// The error is the end of a sentence that begins with the name of the file.
 pub(super) fn key(file: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_slice(&without_marks(file))
         .map_err(|_| "has no private key in PEM form without a password (-----BEGIN PRIVATE KEY-----)".to_owned())

@@ -6,16 +6,16 @@ use bloom_api::words::{AnyReason, Word};
 use bloom_core::pause::DISK_PAUSED;
 use bloom_core::task::{NOT_PUSHED, Reason, Status, WaitingReason};
 
-/// What Claude says when its provider refuses the account: it tells no more of it, whatever the reason of the failure is.
+/// What Claude says when its provider refuses the account. It gives no further detail, whatever the reason of the failure is.
 const ACCOUNT_REFUSED: &str = "authentication_failed";
 
 pub(crate) struct Advice {
     /// What happened.
     pub title: &'static str,
-    /// The details in English, as the server or the agent told them.
+    /// The details in English, as the server or the agent reported them.
     pub message: String,
     pub to_do: &'static str,
-    /// What the attempts before the last one tell.
+    /// What is worth knowing about the attempts before the last one.
     pub earlier: &'static str,
     /// `bad` or `wait`.
     pub kind: &'static str,
@@ -85,13 +85,13 @@ pub(crate) fn of(lang: Lang, task: &Task<'_>) -> Option<Advice> {
     Some(Advice { title, message, to_do, earlier: "", kind: "bad" })
 }
 
-/// Whether it failed because the provider of the model had no room: that passes by itself.
+/// Whether the reason is that the provider of the model had no capacity. Such a failure passes by itself.
 pub(crate) fn is_of_provider(reason: &AnyReason) -> bool {
     matches!(reason, Word::Known(Reason::RateLimited | Reason::Overloaded))
 }
 
-/// The advice on a task of which an attempt before the last one failed because the provider had no room. The last one may have failed of that, too,
-/// with another reason.
+/// The advice on a task when an attempt before the last one failed because the provider had no capacity. The last attempt may have failed
+/// for the same cause, but with another reason.
 pub(crate) fn after_outage(lang: Lang, task: &Task<'_>) -> Option<Advice> {
     let has_failed = matches!(task.status, Word::Known(Status::Failed | Status::Dead));
     let is_told = task.failure.as_ref().is_some_and(|failure| is_of_provider(&failure.reason));
@@ -108,7 +108,7 @@ fn is_told_by_title(task: &Task<'_>, waiting: &Waiting) -> bool {
         Word::Known(WaitingReason::DependsOn | WaitingReason::Suspended | WaitingReason::ExclusiveKey | WaitingReason::SessionOrder) => {
             true
         }
-        // The namespace, and why slots stay taken, are told by the message alone.
+        // Only the message names the namespace, and says why slots stay taken.
         Word::Known(WaitingReason::NoWorker | WaitingReason::NoCapacity | WaitingReason::Cordoned) => {
             task.kubernetes.is_none() && !waiting.message.contains(';')
         }

@@ -10,24 +10,24 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use bloom_api::visible_text::escaped;
 
-/// Nothing is loaded from elsewhere, no script or style stands in a page, no other site shows a page in a frame.
+/// A page loads nothing from other sites and has no inline scripts or styles, and no other site may show it in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; \
      base-uri 'none'; frame-ancestors 'none'";
 
-/// What every page is sent with. With another referrer policy, browsers would leave out the `Origin` of forms, which the server checks.
+/// The headers of every page. With a stricter referrer policy, browsers would leave out the `Origin` of forms, which the server checks.
 const HEADERS: [(HeaderName, &str); 5] = [
     (CONTENT_TYPE, "text/html; charset=utf-8"),
     (CONTENT_SECURITY_POLICY, POLICY),
     (CACHE_CONTROL, "no-store"),
     (REFERRER_POLICY, "same-origin"),
-    // Errors are pages for browsers and JSON for programs; pages are in the visitor's language.
+    // Browsers get errors as pages, programs get them as JSON; and pages are in the visitor's language.
     (VARY, "accept, accept-language, cookie"),
 ];
 
 /// # Errors
-/// The template fails, which is a bug.
+/// The template failed to render, which is a bug.
 pub(crate) fn page(status: StatusCode, template: &impl Template) -> Result<Response, askama::Error> {
-    // In the whole page, because templates have none of these characters of their own: nothing that they show can hide what follows it.
+    // The whole page is escaped. Templates themselves have none of these characters, so no text that they show can hide what follows it.
     let text = escaped(&template.render()?).into_owned();
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
@@ -37,7 +37,7 @@ pub(crate) fn page(status: StatusCode, template: &impl Template) -> Result<Respo
     Ok(response)
 }
 
-/// After a form, the browser loads this page; so loading it again does not send the form again.
+/// Redirects the browser to this page after a form was sent, so that reloading the page does not send the form again.
 pub(crate) fn see_other(target: &str) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SEE_OTHER;
@@ -48,7 +48,7 @@ pub(crate) fn see_other(target: &str) -> Response {
     response
 }
 
-/// The code names pages by their paths on this server; redirects get its root here, and links in the templates.
+/// Adds the root to redirects: the code names pages by their paths on this server. Links get the root in the templates.
 pub(crate) async fn below_root(State(root): State<Arc<str>>, mut response: Response) -> Response {
     if let Some(location) = response.headers_mut().get_mut(LOCATION)
         && let Ok(target) = HeaderValue::try_from([root.as_bytes(), location.as_bytes()].concat())
@@ -58,9 +58,9 @@ pub(crate) async fn below_root(State(root): State<Arc<str>>, mut response: Respo
     response
 }
 
-/// Where a form or a link leads afterwards: a page of this server, never another site.
+/// The page to show after a form or a link: always a page of this server, never one of another site.
 pub(crate) fn own_page(target: &str) -> &str {
-    // Browsers take `..` out of a path, and would leave the root of this server by it.
+    // Browsers resolve `..` in a path, so such a path could leave the root of this server.
     let is_dots = |part: &str| matches!(part.to_ascii_lowercase().replace("%2e", ".").as_str(), "." | "..");
     let is_own = target.starts_with('/')
         && !target.starts_with("//")
@@ -69,7 +69,7 @@ pub(crate) fn own_page(target: &str) -> &str {
     if is_own { target } else { "/" }
 }
 
-/// Text as it is, which no browser takes for a page.
+/// Plain text, which no browser interprets as a page.
 pub(crate) fn plain(text: String, download: Option<&str>) -> Response {
     let mut response = Response::new(Body::from(text));
     let headers = response.headers_mut();

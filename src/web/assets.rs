@@ -1,4 +1,5 @@
-//! Styles and scripts. A file has the digest of its content in its name, so browsers keep it for ever and never take an old one.
+//! Styles and scripts. The name of a file contains the digest of its content, so browsers can keep a file for ever and never use an
+//! outdated one.
 
 use std::sync::LazyLock;
 

@@ -20,40 +20,40 @@ use bloom_api::words::Word;
 use bloom_core::Ms;
 use bloom_core::audit::{Action, EntityType, is_name_of_another_actor};
 
-/// Of an entry, whose page has other long texts.
+/// The limits of an entry's texts. They are short, because the page has other long texts.
 const TITLE_CHARS: usize = 40;
 const TOLD_CHARS: usize = 80;
 /// A longer name has no link: its page has no room for that.
 const LINK_BYTES: usize = 120;
-/// Keys whose entries a page leads to.
+/// The maximum number of keys for which the page has a link to their entries.
 const KEYS: usize = 10;
-/// How the keys of workers are usually named. Those of people come before them.
+/// The usual prefix of the keys of workers. The keys of people are listed before them.
 const OF_WORKER: &str = "key:worker-";
 
 struct AuditRow {
     at: Ms,
     action: String,
     actor: String,
-    /// The page of the worker or the key that did it; empty: there is none.
+    /// The page of the worker or the key that acted; empty if there is none.
     actor_page: String,
     detail: String,
-    /// The detail in the language of the page; `None`: it is not translated.
+    /// The detail in the language of the page; `None` if it is not translated.
     told: Option<String>,
     task_id: Option<Uuid>,
     title: String,
     worker_id: Option<String>,
-    /// What it is about, if that is neither a task nor a worker, and the page of that.
+    /// The object of the entry and its page, if the object is neither a task nor a worker.
     other: String,
     other_page: String,
 }
 
-/// The page of a thing that has this name; empty: the name is too long for a link.
+/// The page of the object with this name; empty if the name is too long for a link.
 fn page_of(kind: &str, name: &str) -> String {
     let page = format!("/{kind}/{}", path_part(name));
     if page.len() <= LINK_BYTES { page } else { String::new() }
 }
 
-/// The page of who did something: a key, which only administrators see, or a worker.
+/// The page of the actor: that of a key, which only administrators see, or that of a worker.
 fn page_of_actor(v: &Layout, actor: &str) -> String {
     match actor.strip_prefix("key:") {
         Some(key) if v.is_admin() && !key.contains(':') => page_of("keys", key),
@@ -62,7 +62,7 @@ fn page_of_actor(v: &Layout, actor: &str) -> String {
     }
 }
 
-/// What an entry is about that names no task and no worker, and its page.
+/// The object of an entry that names no task and no worker, and the page of that object.
 fn other(v: &Layout, entry: &Audit<'_>) -> (String, String) {
     let id = &*entry.entity_id;
     let page = match &entry.entity_type {
@@ -85,7 +85,7 @@ struct AuditPage<'a> {
     rows: Vec<AuditRow>,
     pages: Pages,
     wrong: Wrong,
-    /// The query of all filters but who it was.
+    /// The query of all filters except the actor.
     kept: String,
 }
 
@@ -98,7 +98,7 @@ impl AuditPage<'_> {
         self.wrong.get(field)
     }
 
-    /// The fields of the form beside the action: name and label. The first two are always seen.
+    /// The fields of the form next to the action, as name and label. The first two are always visible.
     fn filters(&self) -> [(&'static str, &'static str); 6] {
         let t = |english, ukrainian| self.v.t(english, ukrainian);
         [
@@ -111,7 +111,8 @@ impl AuditPage<'_> {
         ]
     }
 
-    /// All actions and what people decide, with the other filters: the address, its name, and whether it is this page.
+    /// Two tabs that keep the other filters: all actions, and those that people decide. Each has its address, its name, and whether it is
+    /// this page.
     fn tabs(&self) -> [(String, &'static str, bool); 2] {
         let others = self.fields.query_of(&["actor", "worker_id", "task_id", "request_id", "since", "until"]);
         let tab = |action: &str, own: &str, name| (format!("/audit?{}", joined([own, &others])), name, self.action == action);
@@ -121,7 +122,8 @@ impl AuditPage<'_> {
         ]
     }
 
-    /// The keys that did something on this page, those of people first, and the same page for each alone; none if the page is for one actor.
+    /// The keys that did something on this page, those of people first, each with the address of the same page for this key alone. Empty if
+    /// the page is already for one actor.
     fn keys(&self) -> Vec<(&str, String)> {
         let link = |actor: &str| format!("/audit?{}", joined([&format!("actor={}", path_part(actor)), &self.kept]));
         let actors = self.rows.iter().map(|row| row.actor.as_str()).filter(|_| self.given("actor").is_empty());
@@ -129,20 +131,21 @@ impl AuditPage<'_> {
         keys.collect::<BTreeSet<_>>().into_iter().take(KEYS).map(|(_, actor)| (actor, link(actor))).collect()
     }
 
-    /// The same page for the key of the name that was typed; `None` if none was typed, or the text says already who is meant.
+    /// The same page for the key with the name that was typed; `None` if nothing was typed, or if the text already says what kind of actor
+    /// it means.
     fn as_key(&self) -> Option<String> {
         let name = self.fields.get("actor").map(str::trim).filter(|name| !name.is_empty() && !name.contains(':'))?;
         let actor = format!("actor={}", path_part(&format!("key:{name}")));
         Some(format!("/audit?{}", joined([&actor, &self.kept])))
     }
 
-    /// Whether a filter is given that is not always seen.
+    /// Whether one of the filters that are not always visible is set.
     fn has_more(&self) -> bool {
         self.filters().iter().skip(2).any(|(field, _)| self.fields.get(field).is_some())
     }
 }
 
-/// Beside the actions: all that people decide.
+/// The value of `action` that stands for everything that people decide.
 const PEOPLE: &str = "people";
 
 pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {

@@ -1,4 +1,4 @@
-//! Reads and commands: calls of the API, as the visitor.
+//! Reads and commands: calls of the API with the visitor's rights.
 
 use axum::http::header::LINK;
 use axum::http::{HeaderValue, Method};
@@ -13,7 +13,7 @@ use super::multipart::Upload;
 use super::refused::Refused;
 use super::visit::Visit;
 
-/// Where paths that do not begin with `/` are.
+/// The base of paths that do not begin with `/`.
 const BASE: &str = "/api/runtime/";
 
 /// A page of a list.
@@ -30,7 +30,7 @@ impl Visit {
         self.read(self.send(Method::GET, path, String::new()).await).await
     }
 
-    /// As [`get`](Self::get); `None` if there is no such thing, or the key does not allow to see it.
+    /// As [`get`](Self::get); `None` if the object does not exist, or if the key may not see it.
     pub(crate) async fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, Refused> {
         match self.get(path).await {
             Ok(found) => Ok(Some(found)),
@@ -45,7 +45,7 @@ impl Visit {
         self.read(self.send(method, path, body.to_string()).await).await
     }
 
-    /// As [`act`](Self::act), for a POST whose answer is read.
+    /// As [`act`](Self::act), for a POST whose answer is parsed.
     ///
     /// # Errors
     /// The API refuses the call.
@@ -73,7 +73,7 @@ impl Visit {
         Ok(Listed { rows, next })
     }
 
-    /// As [`list`](Self::list); `None` if the key does not allow to see it.
+    /// As [`list`](Self::list); `None` if the key may not see the list.
     pub(crate) async fn list_if_allowed<T: DeserializeOwned, R>(
         &self,
         path: &str,
@@ -91,7 +91,7 @@ impl Visit {
     /// # Errors
     /// The API refuses it.
     pub(crate) async fn upload(&self, file: &Upload) -> Result<Value, Refused> {
-        // What a browser sends is a type; the API refuses what is none.
+        // Browsers send a valid content type. The API refuses the upload if it is not.
         let content_type = HeaderValue::try_from(&file.content_type).unwrap_or(HeaderValue::from_static("application/octet-stream"));
         let target = format!("{BASE}artifacts?name={}", path_part(&file.name));
         self.read(self.api.upload(&self.caller, &target, content_type, file.content.clone()).await).await
@@ -130,7 +130,7 @@ fn cursor(link: &str) -> Option<String> {
     form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "cursor").map(|(_, value)| value.into_owned())
 }
 
-/// A part of a path, with what would end it escaped.
+/// Encodes a text as one part of a path: characters that would end the part are escaped.
 pub(crate) fn path_part(text: &str) -> String {
     form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
 }

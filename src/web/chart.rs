@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use super::lang::Lang;
 use super::times::day;
 
-/// Fewer bars than these tell nothing.
+/// A chart with fewer bars than this is of no use.
 pub(crate) const LEAST_BARS: usize = 3;
-/// Units of the picture.
+/// In units of the SVG image.
 const HEIGHT: f64 = 60.0;
 const STEP: usize = 20;
 /// Bars of an hour, one for each two minutes; the last one is the present.
@@ -19,28 +19,28 @@ pub(crate) struct Bar {
     pub x: usize,
     pub y: String,
     pub height: String,
-    /// What it shows, in words.
+    /// The value of the bar, in words.
     pub title: String,
 }
 
 pub(crate) struct Chart {
     pub name: &'static str,
-    /// The name, and what all bars together or the last one tell.
+    /// The name, and the total of all bars or the value of the last one.
     pub caption: String,
     pub bars: Vec<Bar>,
-    /// How many of the bars are more than a line.
+    /// How many bars have a value above zero, and so are more than a line.
     pub filled: usize,
     pub width: usize,
 }
 
 impl Chart {
-    /// Values and what they are in words, in the order of time. There is room for so many bars; the last one is at the right.
+    /// `values`: each value and its text, in the order of time. `room`: the number of bars that fit; the last value is at the right edge.
     fn new(name: &'static str, told: &str, values: Vec<(f64, String)>, room: usize) -> Self {
         let empty = room.saturating_sub(values.len());
         let most = values.iter().map(|(value, _)| *value).fold(0.0, f64::max);
         let filled = values.iter().filter(|(value, _)| *value > 0.0).count();
         let bar = |(at, (value, title)): (usize, (f64, String))| {
-            // A time without any has a line, so that it is seen.
+            // A value of zero is drawn as a line, so that its time is visible.
             let height = if most > 0.0 { (value / most * HEIGHT).max(1.0) } else { 1.0 };
             Bar { x: (empty + at) * STEP, y: format!("{:.1}", HEIGHT - height), height: format!("{height:.1}"), title }
         };
@@ -48,7 +48,7 @@ impl Chart {
         Self { name, caption: format!("{name}: {told}"), filled, width: (empty + bars.len()) * STEP, bars }
     }
 
-    /// The last days, today as the last one.
+    /// A chart of the last days. Today is the last bar.
     pub(crate) fn per_day(
         lang: Lang,
         name: &'static str,
@@ -70,7 +70,7 @@ impl Chart {
         Self::new(name, &told, values, 0)
     }
 
-    /// The last hour, the present as the last bar. `value_of` gets a moment and the one before.
+    /// A chart of the last hour. The last bar is the present. `value_of` gets a moment and the moment before it.
     pub(crate) fn of_hour(
         lang: Lang,
         name: &'static str,

@@ -29,14 +29,14 @@ use uuid::Uuid;
 
 /// With a prompt in each row, the page stays below 60 KB.
 const ROWS: usize = 40;
-/// The newest tasks of a context, of which its page shows what was said.
+/// How many of a context's newest tasks its page shows with their prompts and answers.
 const TURNS: usize = 10;
-/// With the longest texts of all of them, the page stays below 60 KB.
+/// If all of these texts have the maximum length, the page stays below 60 KB.
 const PROMPT_CHARS: usize = 200;
 const ANSWER_CHARS: usize = 700;
-/// An answer of which more would become is shown as it is.
+/// An answer whose HTML would be longer is shown as plain text.
 const ANSWER_HTML: usize = 3_500;
-/// Tasks that ask a person that are looked at, for all contexts.
+/// How many tasks that ask a person are read, for all contexts together.
 const ASKING: usize = 200;
 const NAME_CHARS: usize = 60;
 const HEADING_CHARS: usize = 80;
@@ -44,27 +44,27 @@ const HEADING_CHARS: usize = 80;
 struct Row {
     id: String,
     name: String,
-    /// As far as a row has room for it.
+    /// The name, shortened to fit a row.
     short: String,
-    /// The beginning of the prompt of its newest task; empty: it is not known.
+    /// The beginning of the prompt of its newest task; empty if that is unknown.
     title: String,
     namespace: String,
     project: String,
-    /// How many it has of each status, in words.
+    /// The number of its tasks by status, in words.
     tasks: String,
     last_task: Uuid,
     last_status: String,
     last_at: Ms,
-    /// A task of it whose run asks a person.
+    /// A task of this context whose run asks a person.
     asks: Option<Uuid>,
     session: String,
-    /// That of the run now, or else of the last one.
+    /// The worker of the current run, or else of the last one.
     worker: String,
     cost: String,
     reset_at: Option<Ms>,
 }
 
-/// How many tasks there are of each status of which there are some.
+/// The number of tasks by status, without the statuses that have none.
 fn told(v: &Layout, tasks: &ContextTasks) -> String {
     let ContextTasks { queued, running, finished, more } = tasks;
     let plus = if *more { "+" } else { "" };
@@ -110,7 +110,7 @@ struct Contexts<'a> {
     next: Option<String>,
 }
 
-/// The order of all contexts; else, the page has those of the newest tasks.
+/// The order by name lists all contexts. Without it, the page has the contexts of the newest tasks.
 const BY_NAME: &str = "name";
 
 pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
@@ -140,21 +140,21 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     visit.ok(&Contexts { v, rows: listed.rows, project, is_by_name, other_order, next })
 }
 
-/// What was asked in a task of the conversation, and the beginning of what was answered.
+/// The prompt of one task of the conversation, and the beginning of its answer.
 struct Turn {
     id: Uuid,
     status: String,
-    /// Its run asks a person.
+    /// Whether its run asks a person.
     asks: bool,
     prompt: String,
-    /// The beginning of the answer, and the same laid out.
+    /// The beginning of the answer, as text and as HTML.
     answer: String,
     laid_out: Option<Html>,
-    /// The answer goes on.
+    /// Whether the answer is longer than what is shown.
     is_cut: bool,
     error: String,
     created_at: Ms,
-    /// A reply to it goes on with the conversation.
+    /// Whether a reply to this task continues the conversation.
     takes_reply: bool,
 }
 
@@ -177,7 +177,7 @@ impl Turn {
     fn answered(&mut self, whole: &str) {
         let mut cut = shortened(whole, ANSWER_CHARS);
         self.is_cut = cut.len() != whole.len();
-        // An answer of several lines ends with a whole one, which is laid out as it is meant.
+        // A long answer is cut at the end of a line if possible, so that its Markdown stays intact.
         if self.is_cut
             && let Some(end) = cut.rfind('\n').filter(|end| *end > cut.len() / 2)
         {
@@ -192,7 +192,7 @@ impl Turn {
 #[template(path = "context.html")]
 struct ContextPage<'a> {
     v: &'a Layout,
-    /// The first line of its newest prompt, or else its name.
+    /// The first line of the prompt of its newest task, or else its name.
     heading: String,
     context: Row,
     turns: Vec<Turn>,

@@ -1,4 +1,4 @@
-//! The cookies of the pages: the session, for those who have none a random text for their forms, and the language.
+//! The cookies of the pages: the session, the language, and for visitors without a session a random text for their forms.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use subtle::ConstantTimeEq;
 
 use super::lang::Lang;
 
-/// A browser sends such a cookie only to the host that has set it, and accepts it only over TLS.
+/// Browsers send a cookie with this prefix only to the host that set it, and accept it only over TLS.
 const ONLY_THIS_HOST: &str = "__Host-";
-/// The same for a cookie with a path, which browsers refuse with that prefix: other hosts of the domain could set it.
+/// The prefix for a cookie with a path. Browsers refuse `__Host-` for such a cookie, so other hosts of the domain could set it.
 const ONLY_TLS: &str = "__Secure-";
 const SESSION: &str = "bloom_session";
 const VISITOR: &str = "bloom_visitor";
-/// It has no prefix, because it is read before it is known whether the browser calls over TLS, and protects nothing.
+/// It has no prefix, because it is read before the server knows whether the browser uses TLS, and because it protects nothing.
 const LANGUAGE: &str = "bloom_language";
 const YEAR_SECONDS: i64 = 365 * 24 * 3_600;
 /// The length of the random text of a visitor, in hex digits.
@@ -66,7 +66,7 @@ impl Cookies {
     }
 }
 
-/// A browser sends the cookies of all paths above, so servers below one host must have other names.
+/// The name contains the root: a browser sends the cookies of all parent paths, so servers on the same host need different names.
 fn full_name(name: &str, root: &str, is_secure: bool) -> String {
     let prefix = match (is_secure && name != LANGUAGE, root.is_empty()) {
         (false, _) => "",
@@ -76,7 +76,8 @@ fn full_name(name: &str, root: &str, is_secure: bool) -> String {
     format!("{prefix}{name}{}", root.replace('/', "."))
 }
 
-/// The value of the cookie of this name. With two of one name, another page of this site has set one of them.
+/// The value of the cookie with this name. `None` if there are two with this name, because then another page of this site has set one of
+/// them.
 fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let pairs = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(';'));
     let mut named = pairs.filter_map(|pair| pair.trim().split_once('=')).filter(|(found, _)| *found == name);
@@ -96,7 +97,7 @@ pub(crate) fn new_visitor() -> Option<String> {
     Some(hex::encode(random))
 }
 
-/// What stands in the place of the token in a page for many. Nobody can guess it, so no text of a task contains it.
+/// The placeholder for the token in a page that is shared by several browsers. Nobody can guess it, so no text of a task contains it.
 #[derive(Clone)]
 pub(crate) struct TokenStandIn(pub Arc<str>);
 

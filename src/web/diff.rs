@@ -1,14 +1,14 @@
-//! What git's text of a diff says: its files with their changed lines.
+//! Parses the output of `git diff`: the files and their changed lines.
 
 use crate::times::shortened;
 
-/// Files and lines that a page shows. Of the others, it tells that there are more.
+/// The maximum number of files and lines that a page shows. If there are more, the page says so.
 const FILES: usize = 100;
 const LINES: usize = 600;
 const CHARS: usize = 20_000;
 const NAME_CHARS: usize = 200;
 const LINE_CHARS: usize = 400;
-/// So many lines, of all files together, are not folded at first.
+/// If all files together have at most this many lines, none of them is folded at first.
 const OPEN_LINES: usize = 120;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,14 +23,14 @@ pub(crate) enum Change {
 #[derive(Debug)]
 pub(crate) struct ChangedFile {
     pub name: String,
-    /// What it was called before.
+    /// The previous name; empty if the file was not renamed or copied.
     pub from: String,
     pub change: Change,
     pub is_binary: bool,
     pub added: usize,
     pub removed: usize,
     pub lines: Vec<Line>,
-    /// It has more lines than are here.
+    /// Whether the file has more lines than `lines`.
     pub has_more: bool,
 }
 
@@ -47,12 +47,12 @@ pub(crate) struct Changes {
     pub added: usize,
     pub removed: usize,
     pub are_open: bool,
-    /// There is more than is here.
+    /// Whether the diff has more than what is kept here.
     pub is_cut: bool,
 }
 
 impl Changes {
-    /// Of a text that is no diff of git, or only of an end of one, there are no files.
+    /// Parses the text. If it is not a diff of git, or only the end of one, the result has no files.
     pub(crate) fn parse(text: &str) -> Self {
         let mut found = Self::default();
         let (mut left, mut chars, mut is_hunk) = (LINES, CHARS, false);
@@ -101,7 +101,7 @@ impl Changes {
 }
 
 impl ChangedFile {
-    /// `names`: as after `diff --git`, which later lines tell better if they are different, or quoted.
+    /// `names`: the rest of the line after `diff --git`. If the two names differ or are quoted, later lines give them more reliably.
     fn new(names: &str) -> Self {
         let half = names.get(..names.len().saturating_sub(1) / 2).unwrap_or(names);
         Self {
@@ -136,7 +136,7 @@ impl ChangedFile {
     }
 }
 
-/// A name without its `a/` or `b/`. After a name with spaces, git writes a tab.
+/// A name without its prefix `a/` or `b/`. Git writes a tab after a name with spaces.
 fn without_side(name: &str) -> String {
     let name = name.trim_end_matches('\t');
     let (quote, bare) = if let Some(bare) = name.strip_prefix('"') { ("\"", bare) } else { ("", name) };

@@ -1,4 +1,4 @@
-//! The pages that tell what went wrong.
+//! The pages that report errors.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use super::visit::Layout;
 
 /// The longest error answer that is turned into a page.
 const MAX_ERROR: usize = 64 << 10;
-/// Paths of programs; what they answer is for programs.
+/// Paths for programs. Errors on these paths never become pages.
 const OF_PROGRAMS: [&str; 8] = ["/api", "/metrics", "/health", "/healthz", "/readyz", "/openapi.json", "/docs", "/assets"];
 
-/// What a page shows to who is not signed in.
+/// The data of a page for a visitor who is not signed in.
 struct Frame<'a> {
     at: &'a At,
 }
@@ -34,7 +34,7 @@ struct BarePage<'a> {
     v: Frame<'a>,
     refused: &'a Refused,
     about: About,
-    /// The query that leads from the sign-in to the page with the form; or nothing.
+    /// The query with which the sign-in leads back to the page with the form; empty if there is none.
     back: String,
 }
 
@@ -45,11 +45,11 @@ struct MenuPage<'a> {
     v: &'a Layout,
     refused: &'a Refused,
     about: About,
-    /// The query that leads from the sign-in to the page with the form; or nothing.
+    /// The query with which the sign-in leads back to the page with the form; empty if there is none.
     back: String,
 }
 
-/// Of which page an error needs more than its usual advice.
+/// The pages whose errors need more advice than the usual one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum About {
     Keys,
@@ -81,8 +81,8 @@ fn shown(refused: &Refused, asked: &Parts, at: &At, layout: Option<&Layout>) -> 
     }
 }
 
-/// Shows errors as pages to browsers: those of pages, and those of the server itself, for example a wrong address, too many requests, or a wrong
-/// host.
+/// Shows errors as pages to browsers: errors of pages, and errors of the server itself, such as a wrong address, too many requests or a
+/// wrong host.
 pub(crate) async fn errors_as_pages(State(root): State<Arc<str>>, request: Request, next: Next) -> Response {
     let of_program =
         |path: &str| OF_PROGRAMS.iter().any(|own| path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
@@ -98,7 +98,7 @@ pub(crate) async fn errors_as_pages(State(root): State<Arc<str>>, request: Reque
         }
         None => return Response::from_parts(parts, body),
     };
-    // Whom the server has refused as such (a wrong host, too many requests) gets no more work of it.
+    // The server does no further work for a caller that it refuses as such, for example for a wrong host or too many requests.
     let layout = if matches!(refused.status, 400 | 403 | 404 | 405 | 409 | 413 | 502) { Layout::of_session(&asked).await } else { None };
     let at = At::of(&asked.method, &asked.uri, &asked.headers, &root);
     let Ok(shown) = shown(&refused, &asked, &at, layout.as_ref()) else { return (parts, Body::empty()).into_response() };
@@ -108,7 +108,7 @@ pub(crate) async fn errors_as_pages(State(root): State<Arc<str>>, request: Reque
     Response::from_parts(parts, body)
 }
 
-/// The page from which a form was sent. The sign-in leads there again.
+/// The page that contained the form. The sign-in leads back to it.
 fn page_of_form(asked: &Parts, root: &str) -> Option<String> {
     let is_form = asked.method == Method::POST;
     let referrer = asked.headers.get(REFERER).filter(|_| is_form)?.to_str().ok()?;

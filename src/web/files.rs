@@ -15,9 +15,9 @@ use bloom_api::results::Artifact;
 use bloom_api::tasks::Task;
 use bloom_core::file::FileKind;
 
-/// Files that the page of a task shows.
+/// The maximum number of files on the page of a task.
 const FILES: usize = 100;
-/// Bytes of a diff that are read, and characters that are shown of one that is not git's.
+/// How many bytes of a diff are read, and how many characters are shown if it is not a diff of git.
 const DIFF_BYTES: usize = 256 << 10;
 const DIFF_CHARS: usize = 6_000;
 const KIB: i64 = 1 << 10;
@@ -31,7 +31,7 @@ pub(crate) struct FileRow {
 }
 
 impl FileRow {
-    /// `None`: it is the output of a run.
+    /// `None` if the artifact is not a file, but the output of a run.
     pub(crate) fn of(lang: Lang, artifact: &Artifact<'_>) -> Option<Self> {
         let (name, bytes) = (artifact.name.as_deref()?, artifact.bytes?);
         Some(Self { id: artifact.id, name: shortened(name, 200), size: size(lang, bytes), kind: artifact.r#type.to_string() })
@@ -49,18 +49,18 @@ pub(crate) fn size(lang: Lang, bytes: i64) -> String {
     format!("{} {name}", lang.t(number.clone(), number.replace('.', ",")))
 }
 
-/// What the newest run changed, as far as it is shown.
+/// The changes of the newest run, as far as the page shows them.
 pub(crate) struct Diff {
     pub id: Uuid,
     pub changes: Changes,
-    /// How many files it changes, in words.
+    /// The number of changed files, in words.
     pub count: String,
-    /// What is shown if no changes were found in it.
+    /// The text to show if no changes were found in it.
     pub text: String,
     pub is_cut: bool,
 }
 
-/// The files of a task: what its runs get, what they left, and the newest diff.
+/// The files of a task: the inputs of its runs, their outputs, and the newest diff.
 pub(crate) struct Files {
     pub inputs: Vec<FileRow>,
     pub outputs: Vec<FileRow>,
@@ -85,7 +85,7 @@ impl Files {
             Some(file) => diff(visit, file.id).await,
             None => None,
         };
-        // It is shown with its own link.
+        // The diff has a link of its own.
         outputs.retain(|file| diff.as_ref().is_none_or(|shown| shown.id != file.id));
         Ok(Self { inputs: inputs.collect(), outputs, diff })
     }
@@ -95,7 +95,7 @@ impl Files {
     }
 }
 
-/// The beginning of a diff. The page does without one that can't be read now.
+/// The beginning of a diff; `None` if it can't be read now, and the page goes without it.
 async fn diff(visit: &Visit, id: Uuid) -> Option<Diff> {
     let response = visit.send(Method::GET, &format!("artifacts/{id}/content"), String::new()).await;
     if !response.status().is_success() {
@@ -129,7 +129,7 @@ pub(crate) async fn content(Path(id): Path<String>, visit: Visit) -> Result<Resp
     }
     let mut response = response;
     let headers = response.headers_mut();
-    // What a run wrote never runs as a page of this server, whatever its type.
+    // A file that a run wrote must never run as a page of this server, whatever its type is.
     headers.insert(header::CONTENT_SECURITY_POLICY, header::HeaderValue::from_static("default-src 'none'; sandbox"));
     headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
     Ok(response)

@@ -1,4 +1,4 @@
-//! HTML that code makes, where a template could not: what is pushed as text is escaped, so only the tags are code.
+//! HTML that is built in code, where a template can't do it. Text is escaped when it is pushed, so only the tags are HTML.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ impl Html {
         self.0.push_str(tag);
     }
 
-    /// As a template shows it, between tags or as the value of an attribute.
+    /// Adds text, escaped as in a template: it is safe between tags and in the value of an attribute.
     pub(crate) fn text(&mut self, text: &str) {
         for letter in text.chars() {
             match letter {

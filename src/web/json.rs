@@ -1,16 +1,16 @@
-//! JSON as elements that can be folded. It needs no words, so it is the same in each language.
+//! JSON as elements that can be folded. The elements need no words, so they are the same in every language.
 
 use serde_json::Value;
 
 use super::html::Html;
 
-/// What is deeper, and what comes after so many objects and lists, stands in one line.
+/// Values below this depth, and values after this many objects and lists, are shown in one line.
 const MAX_DEPTH: usize = 8;
 const MAX_FOLDS: usize = 300;
-/// What is deeper is folded at first.
+/// Values below this depth are folded at first.
 const OPEN_DEPTH: usize = 2;
 
-/// An object or a list that can be folded; `None`: it is neither.
+/// An object or a list as elements that can be folded; `None` if the value is neither.
 pub(crate) fn folds(value: &Value) -> Option<Html> {
     let mut tree = Tree { html: Html::default(), folds: 0 };
     (value.is_object() || value.is_array()).then(|| {
@@ -21,7 +21,7 @@ pub(crate) fn folds(value: &Value) -> Option<Html> {
     })
 }
 
-/// As [`folds`], of a text that is one.
+/// As [`folds`], for a text; `None` if it is not the JSON of an object or a list.
 pub(crate) fn folds_of(text: &str) -> Option<Html> {
     serde_json::from_str(text).ok().and_then(|value: Value| folds(&value))
 }

@@ -1,4 +1,4 @@
-//! Takes the rows out of a JSON array while it arrives in pieces, so that no more than one of them is kept as text.
+//! Splits a JSON array into its rows while it arrives in pieces, so that at most one row is kept as text.
 
 #[derive(Default)]
 pub(crate) struct Rows {
@@ -9,7 +9,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// The rows that end in this piece.
+    /// Returns the rows that end in this piece.
     pub(crate) fn take(&mut self, piece: &[u8]) -> Vec<Vec<u8>> {
         let mut ended = Vec::new();
         for &byte in piece {

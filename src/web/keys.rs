@@ -1,4 +1,5 @@
-//! Named keys: the list and the form that creates one, a key's page with its quota, and the page that revokes it; and the visitor's own key.
+//! Named keys: the list with the form that creates a key, the page of a key with its quota, the page that revokes a key, and the page of
+//! the visitor's own key.
 
 use std::collections::BTreeSet;
 
@@ -24,9 +25,9 @@ use bloom_core::api_key::Scope;
 
 const ROWS: usize = 60;
 const NAME_CHARS: usize = 200;
-/// Teams that the form offers.
+/// The maximum number of teams that the form offers.
 const TEAMS: usize = 100;
-/// The limits of a quota: the field of the form, that of the API, and how many of its units are one of the form.
+/// The limits of a quota: the field of the form, the field of the API, and how many units of the API are one unit of the form.
 const QUOTA: [(&str, &str, i64); 3] = [
     ("max_open_tasks", "max_open_tasks", 1),
     ("max_tasks_per_minute", "max_tasks_per_minute", 1),
@@ -36,7 +37,7 @@ const QUOTA: [(&str, &str, i64); 3] = [
 struct Row {
     name: String,
     scope: String,
-    /// For whom it is: its team, its worker with what that may do, or nobody in particular.
+    /// Whom the key is for: its team, its worker and the rights of that worker, or nobody in particular.
     of: Vec<String>,
     team: Option<String>,
     worker: Option<String>,
@@ -51,19 +52,19 @@ struct Row {
 }
 
 impl Row {
-    /// Whether it may have a quota.
+    /// Whether the key may have a quota.
     fn owns_tasks(&self) -> bool {
         Scope::parse(&self.scope).is_some_and(Scope::owns_tasks)
     }
 
-    /// What gives the agent of its worker another key, if the agent has enrolled with a join token.
+    /// The command that gives the agent of this key's worker a new key, if the agent has enrolled with a join token.
     fn token_again(&self) -> Option<String> {
         let worker = self.worker.as_deref().filter(|_| self.scope == Scope::Worker.as_str())?;
         let name = quoted(&format!("{worker}-again"));
         Some(format!("bloom-runtime key create {name} --scope join --worker {}", quoted(worker)))
     }
 
-    /// Whether it may get another secret.
+    /// Whether the key may get a new secret.
     fn may_rotate(&self) -> bool {
         !self.has_expired && self.scope != Scope::Join.as_str()
     }
@@ -96,7 +97,7 @@ fn row(v: &Layout, key: Key<'_>) -> Row {
     }
 }
 
-/// What of the limits is used, and the limits.
+/// The limits, and how much of each is used.
 fn quota(lang: Lang, quota: &KeyQuota) -> Vec<String> {
     let of = |used: Option<i64>, most: i64, told: &dyn Fn(i64) -> String| match used {
         Some(used) => format!("{} {} {}", told(used), lang.t("of", "із"), told(most)),
@@ -119,7 +120,7 @@ struct Keys<'a> {
     v: &'a Layout,
     rows: Vec<Row>,
     next: Option<String>,
-    /// Those of all keys, by name.
+    /// The teams of all keys, by name.
     teams: BTreeSet<String>,
     /// What was typed into the form.
     typed: &'a Fields,
@@ -186,7 +187,7 @@ async fn keys(visit: &Visit) -> Result<Vec<Row>, Refused> {
 
 async fn page<'a>(visit: &'a Visit, typed: &'a Fields) -> Result<Keys<'a>, Refused> {
     let after = visit.query().get("cursor").unwrap_or_default();
-    // The API has them in the order of their names, all at once.
+    // The API returns all keys at once, ordered by name.
     let known = keys(visit).await?;
     let teams = known.iter().filter_map(|row| row.team.clone()).collect::<BTreeSet<_>>().into_iter().take(TEAMS).collect();
     let mut rows: Vec<Row> = known.into_iter().filter(|row| row.name.as_str() > after).collect();
@@ -210,12 +211,12 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
 #[template(path = "your_key.html")]
 struct YourKey<'a> {
     v: &'a Layout,
-    /// `None`: it is one of the server's settings, and has no name.
+    /// `None` if the key is one of the server's settings and has no name.
     key: Option<Row>,
     spent: String,
 }
 
-/// The key of the visitor, which is all that one who is no administrator sees of keys.
+/// The page of the visitor's own key. Visitors who are not administrators see no other keys.
 async fn own(visit: &Visit) -> Result<Response, Refused> {
     let caller: WhoAmI<'_> = visit.get("whoami").await?;
     let key = caller.key.map(|key| row(&visit.layout, key));
@@ -232,9 +233,9 @@ struct Created<'a> {
     v: &'a Layout,
     name: String,
     key: &'a str,
-    /// Whether it has taken the place of another one, and until when that one is valid besides it.
+    /// `Some` if the key replaces another one; the time is how long the former one stays valid, if it does.
     rotated: Option<Option<Ms>>,
-    /// Of the server.
+    /// The address of the server.
     address: &'a str,
     /// Whether it is for a person or a program, and not for a worker.
     is_for_person: bool,
@@ -242,7 +243,7 @@ struct Created<'a> {
     worker: Option<String>,
 }
 
-/// The answer itself shows the key: an address would stay in histories and logs.
+/// Creates a key. The response itself shows the key, because an address with the key would stay in histories and logs.
 pub(crate) async fn create(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let refused = match body(&visit.layout, &fields) {
         Ok(body) => match visit.post("keys", &body).await {
@@ -276,13 +277,13 @@ fn hand_over(visit: &Visit, status: StatusCode, created: CreatedKey<'_>) -> Resu
     visit.show(status, &page)
 }
 
-/// A word of a shell.
+/// Quotes a text as one word of a shell command.
 fn quoted(text: &str) -> String {
     let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
     if is_plain { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
-/// The fields of the API as those of the form: the texts of a quota name which limit is wrong.
+/// Maps the fields of the API to those of the form. The text about a quota names the limit that is wrong.
 fn of_form(fields: Wrong) -> Wrong {
     let name = |field: String, text: &str| match field.as_str() {
         "expires_in_sec" => "expires_in".to_owned(),
@@ -292,7 +293,7 @@ fn of_form(fields: Wrong) -> Wrong {
     fields.into_iter().map(|(field, text)| (name(field, &text), text)).collect()
 }
 
-/// The limits that are typed; whether they are within their limits, the API says.
+/// The limits that were typed. The API checks whether they are within the allowed range.
 fn limits(v: &Layout, fields: &Fields) -> Result<Map<String, Value>, Wrong> {
     let mut quota = Map::new();
     for (field, name, units) in QUOTA {
@@ -336,7 +337,7 @@ fn body(v: &Layout, fields: &Fields) -> Result<Value, Wrong> {
 struct KeyPage<'a> {
     v: &'a Layout,
     key: Row,
-    /// What its tasks cost lately.
+    /// The recent cost of its tasks.
     spent: String,
     /// What was typed into the form of the quota.
     typed: Option<&'a Fields>,
@@ -352,7 +353,7 @@ impl KeyPage<'_> {
     fn typed(&self, field: &str) -> String {
         let limits = &self.key.limits;
         let set = [limits.max_open_tasks, limits.max_tasks_per_minute, limits.max_stored_bytes];
-        // A part of a unit, which calls of the API may have set, stays what it is.
+        // A fraction of a unit, which a call of the API may have set, is kept.
         let shown = |most: i64, units: i64| (most as f64 / units as f64).to_string();
         let set =
             || QUOTA.iter().zip(set).find(|((name, ..), _)| *name == field).and_then(|((.., units), most)| Some(shown(most?, *units)));
@@ -364,7 +365,7 @@ impl KeyPage<'_> {
     }
 }
 
-/// The API has no call for one key.
+/// Finds a key in the list of all keys, because the API has no call for a single key.
 async fn find(visit: &Visit, name: &str) -> Result<Row, Refused> {
     let found = keys(visit).await?.into_iter().find(|row| row.name == name);
     found.ok_or_else(|| Refused::new(404, "There is no such key", "Такого ключа немає"))
@@ -405,7 +406,7 @@ pub(crate) async fn act(Path((name, action)): Path<(String, String)>, Posted { v
             }
         }
         "rotate" => {
-            // A value that is no number is refused by the API, which says what it expects.
+            // If the value is not a number, the API refuses it and says what it expects.
             let overlap = fields.text("overlap_sec");
             let body = json!({ "overlap_sec": overlap.parse::<i64>().map_or_else(|_| json!(overlap), |seconds| json!(seconds)) });
             let rotated = visit.post(&format!("{path}/rotate"), &body).await?;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::lang::Lang;
 
-/// The words and their labels in Ukrainian. Forms that agree with no noun are used, because tasks, leases and clones share words.
+/// The words and their labels in Ukrainian. The labels agree with no particular noun, because tasks, leases and clones share words.
 const LABELS: [(&str, &str); 109] = [
     // Tasks, leases, workers, clones.
     ("queued", "у черзі"),
@@ -124,12 +124,12 @@ const LABELS: [(&str, &str); 109] = [
 ];
 
 impl Lang {
-    /// The label of a word of the API. A word that this program does not know is shown as it is.
+    /// The label of a word of the API. A word that this program does not have in its list is shown unchanged.
     pub(crate) fn word(self, word: &str) -> Cow<'static, str> {
         let translated = LABELS.iter().find(|(known, _)| *known == word).map(|(_, label)| *label);
         match (self, translated) {
             (Self::Ukrainian, Some(label)) => label.into(),
-            // It may have failed: what follows says it.
+            // The run may have failed; the detail next to the label says how it ended.
             (Self::English, Some(_)) if word == "task_completed" => "run ended".into(),
             _ => word.replace('_', " ").into(),
         }

@@ -1,10 +1,10 @@
-//! The languages of the pages. Each text is written once, where it is shown, in English and in Ukrainian: `t("Tasks", "Завдання")`. What the API
-//! says, its names and its errors, stays in English.
+//! The languages of the pages. Each text is written once, where it is shown, in English and in Ukrainian: `t("Tasks", "Завдання")`. What
+//! comes from the API, such as names and errors, stays in English.
 
 use axum::http::HeaderMap;
 use axum::http::header::ACCEPT_LANGUAGE;
 
-/// Languages of a request that are read. Browsers send a few.
+/// How many languages of a request are read. Browsers send only a few.
 const MOST: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -17,17 +17,17 @@ pub(crate) enum Lang {
 impl Lang {
     pub(crate) const ALL: [Self; 2] = [Self::English, Self::Ukrainian];
 
-    /// As in the attribute `lang`.
+    /// The code for the attribute `lang`.
     pub(crate) fn code(self) -> &'static str {
         self.t("en", "uk")
     }
 
-    /// What the language calls itself.
+    /// The name of the language in the language itself.
     pub(crate) fn name(self) -> &'static str {
         self.t("English", "Українська")
     }
 
-    /// The one of two texts that is in this language.
+    /// Returns whichever of the two texts is in this language.
     pub(crate) fn t<T>(self, english: T, ukrainian: T) -> T {
         match self {
             Self::English => english,
@@ -55,7 +55,7 @@ impl Lang {
         Self::ALL.into_iter().find(|lang| primary.eq_ignore_ascii_case(lang.code()))
     }
 
-    /// The language that the browser prefers, as far as there is one of them.
+    /// The language that the browser prefers; `None` if the pages have none of the languages that it accepts.
     pub(crate) fn accepted(headers: &HeaderMap) -> Option<Self> {
         let ranges = headers.get(ACCEPT_LANGUAGE)?.to_str().ok()?.split(',').take(MOST);
         let weighed = ranges.filter_map(|range| {
@@ -64,7 +64,7 @@ impl Lang {
             let weight = parts.find_map(|part| part.strip_prefix("q=")).map_or(Some(1.0), |weight| weight.parse::<f32>().ok())?;
             (weight > 0.0).then_some((weight, lang))
         });
-        // Of the same weight, the first.
+        // If two have the same weight, the first one wins.
         weighed.reduce(|best, other| if other.0 > best.0 { other } else { best }).map(|(_, lang)| lang)
     }
 }

@@ -1,4 +1,4 @@
-//! Where a page stands, for the links that show it in another language, and what these links do.
+//! The language and address of a page, for the links that show it in another language, and the handler of these links.
 
 use axum::extract::Path;
 use axum::http::header::SET_COOKIE;
@@ -12,16 +12,16 @@ use super::cookies::{Cookies, language};
 use super::lang::Lang;
 use bloom_http::Api;
 
-/// The field with the page to go on to.
+/// The field with the address of the page to show next.
 pub(crate) const NEXT: &str = "next";
 
 /// The language of a page, and its address.
 #[derive(Clone, Debug)]
 pub(crate) struct At {
     pub lang: Lang,
-    /// Links begin with it: the path below which browsers reach the server, or nothing.
+    /// The path below which browsers reach the server, or nothing. Links begin with it.
     pub root: String,
-    /// A page that answers a form has none: then it is the page in the menu that the form belongs to.
+    /// The address of the page. A page that answers a form has no address of its own, so it gets that of its menu entry.
     address: String,
 }
 
@@ -32,14 +32,14 @@ impl At {
         Self { lang: language(headers, root), root: root.to_owned(), address }
     }
 
-    /// The languages that this page is not in, and the links that change to them.
+    /// The other languages, each with the link that changes to it.
     pub(crate) fn others(&self) -> impl Iterator<Item = (Lang, String)> {
         let next = form_urlencoded::Serializer::new(String::new()).append_pair(NEXT, &self.address).finish();
         Lang::ALL.into_iter().filter(|lang| *lang != self.lang).map(move |lang| (lang, format!("/language/{}?{next}", lang.code())))
     }
 }
 
-/// The entry of the menu that a path belongs to.
+/// The menu entry that a path belongs to.
 pub(crate) fn place(path: &str) -> String {
     match path {
         "/tasks/new" => path.to_owned(),
@@ -47,7 +47,7 @@ pub(crate) fn place(path: &str) -> String {
     }
 }
 
-/// Stores the language in a cookie. It is a link and no form, because it changes nothing but how pages are shown to this browser.
+/// Stores the language in a cookie. It is a link and not a form, because it only changes how pages are shown to this browser.
 pub(crate) async fn choose(Path(tag): Path<String>, parts: Parts) -> Response {
     let query = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
     let next = query.into_iter().find(|(name, _)| name == NEXT).map(|(_, next)| next.into_owned()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Tells open pages that something has changed. They load what they show again, at most every few seconds.
+//! Tells open pages that something has changed. The pages then reload what they show, at most every few seconds.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -13,12 +13,13 @@ use tokio::time::{Instant, sleep_until};
 use super::refused::Refused;
 use super::visit::Visit;
 
-/// Changes that come sooner after another one are told together.
+/// Changes that follow each other within this time are reported as one.
 const EVERY: Duration = Duration::from_secs(1);
 const CHANGE: Bytes = Bytes::from_static(b"event: change\ndata: 1\n\n");
 const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
 
-/// The watch stream of the API without what it says of the changes: which ones a page shows, its own address knows best.
+/// The watch stream of the API, reduced to the fact that something has changed: the address of a page determines best what the page shows,
+/// so the page reloads itself.
 pub(crate) async fn stream(visit: Visit) -> Result<Response, Refused> {
     let response = visit.send(Method::GET, "watch", String::new()).await;
     if !response.status().is_success() {
@@ -29,7 +30,7 @@ pub(crate) async fn stream(visit: Visit) -> Result<Response, Refused> {
     let (parts, body) = response.into_parts();
     let watch = Watch { changes: body.into_data_stream(), is_due: false, told_at: Instant::now() };
     let (api, caller) = (visit.api, visit.caller);
-    // A session ends with its key.
+    // The stream ends when the key of the session is no longer valid, or when the server stops.
     let ended = async move { api.ended(&caller).await };
     let told = stream::unfold(watch, Watch::next).take_until(Box::pin(ended)).map(Ok::<_, Infallible>);
     Ok(Response::from_parts(parts, Body::from_stream(told)))
@@ -37,7 +38,7 @@ pub(crate) async fn stream(visit: Visit) -> Result<Response, Refused> {
 
 struct Watch {
     changes: BodyDataStream,
-    /// A change has not been told yet.
+    /// Whether a change has not been reported yet.
     is_due: bool,
     told_at: Instant,
 }

@@ -1,21 +1,21 @@
-//! Markdown as HTML: what agents answer. Nothing in it is taken for HTML, nothing is loaded from elsewhere (an image is a link to it), and links
-//! lead to pages and addresses of mail only.
+//! Converts the Markdown of agents' answers to HTML. HTML in an answer is shown as text, and nothing is loaded from other sites: an image
+//! becomes a link to it. Links lead only to web pages and mail addresses.
 
 use pulldown_cmark::{Alignment, CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 use url::Url;
 
 use super::html::Html;
 
-/// Longer texts are shown as they are.
+/// Longer texts are shown as plain text.
 const MAX_CHARS: usize = 20_000;
-/// So are texts of which more would become.
+/// So are texts whose HTML would be longer than this.
 const MAX_HTML: usize = 80_000;
-/// And texts whose parts are in each other more deeply.
+/// So are texts whose elements are nested more deeply than this.
 const MAX_DEPTH: usize = 32;
 const SCHEMES: [&str; 3] = ["http", "https", "mailto"];
 const OPTIONS: Options = Options::ENABLE_TABLES.union(Options::ENABLE_STRIKETHROUGH).union(Options::ENABLE_TASKLISTS);
 
-/// `None`: it is too large.
+/// `None` if the text is too large, or nested too deeply.
 pub(crate) fn to_html(text: &str) -> Option<Html> {
     if text.chars().nth(MAX_CHARS).is_some() {
         return None;
@@ -36,13 +36,13 @@ pub(crate) fn to_html(text: &str) -> Option<Html> {
     Some(page.html)
 }
 
-/// Its words without the signs, in one line.
+/// The words of a Markdown text in one line, without the markup.
 pub(crate) fn to_line(text: &str) -> String {
     let mut line = String::new();
     for event in Parser::new_ext(text, OPTIONS) {
         match event {
             Event::Text(text) | Event::Code(text) | Event::Html(text) | Event::InlineHtml(text) => line.push_str(&text),
-            // Inside a word, signs may begin and end.
+            // This markup may begin and end within a word, so it adds no space.
             Event::Start(Tag::Emphasis | Tag::Strong | Tag::Strikethrough | Tag::Link { .. } | Tag::Image { .. })
             | Event::End(TagEnd::Emphasis | TagEnd::Strong | TagEnd::Strikethrough | TagEnd::Link | TagEnd::Image) => {}
             _ => line.push(' '),
@@ -51,7 +51,7 @@ pub(crate) fn to_line(text: &str) -> String {
     line.split_whitespace().map(unmarked).collect::<Vec<_>>().join(" ")
 }
 
-/// A word without the signs of bold text that have no other end. Those of patterns, as in `src/**`, stay.
+/// A word without `**` that has no counterpart, for example because the text was cut. The `**` of a glob such as `src/**` stays.
 fn unmarked(word: &str) -> &str {
     let ends = |letter: char| letter.is_alphanumeric() || ".,:;!?)".contains(letter);
     let word = word.strip_prefix("**").filter(|rest| rest.starts_with(char::is_alphanumeric)).unwrap_or(word);
@@ -61,13 +61,15 @@ fn unmarked(word: &str) -> &str {
 #[derive(Default)]
 struct Page {
     html: Html,
-    /// Levels of the headings above, as written. The page's own headings come before them, and no level is left out.
+    /// The levels of the enclosing headings, as they are written. On the page they start below the page's own headings, and no level is
+    /// skipped.
     levels: Vec<u8>,
-    /// Ends of links and images: an image in a link, or a link that leads nowhere, has no tag.
+    /// The end tags of the open links and images; empty for an image within a link, and for a link whose target is refused, because these
+    /// get no tag.
     ends: Vec<&'static str>,
     is_in_link: bool,
     is_in_head: bool,
-    /// Of the columns of a table, and the column of the next cell.
+    /// The alignments of the columns of the current table, and the column of the next cell.
     alignments: Vec<Alignment>,
     column: usize,
 }
@@ -192,7 +194,7 @@ impl Page {
         self.html.tag(end);
     }
 
-    /// The part of the page has the second level itself.
+    /// The first level is `h3`, because this part of the page itself has an `h2`.
     fn heading(&self) -> [&'static str; 2] {
         match self.levels.len() {
             0 | 1 => ["<h3>", "</h3>\n"],
@@ -203,7 +205,7 @@ impl Page {
     }
 
     fn link(&mut self, target: &str) {
-        // As it was read, so that the browser leads where the check has looked.
+        // The parsed URL is written, so that the browser opens exactly what was checked.
         match Url::parse(target).ok().filter(|url| SCHEMES.contains(&url.scheme()) && !self.is_in_link) {
             Some(url) => {
                 self.html.tag("<a rel=\"noopener nofollow\" href=\"");
@@ -237,7 +239,7 @@ mod tests {
         let row = "<tr><td class=\"center\">b</td><td>c</td><td class=\"right\">7</td></tr>";
         let table = "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th class=\"center\">a</th><th>b</th><th class=\"right\">n</th></tr></thead><tbody>";
         check("|a|b|n|\n|:-:|-|-:|\n|b|c|7|\n|b|c|7|", &format!("{table}{row}{row}</tbody></table></div>"));
-        // No level is left out, whatever the text begins with.
+        // No level is skipped, whatever level the text begins with.
         check("# a\n### b\n## c\n# d", "<h3>a</h3><h4>b</h4><h4>c</h4><h3>d</h3>");
     }
 

@@ -1,5 +1,5 @@
-//! The control plane: the connection, and its projects. Control planes of others answer with more or with less, so what is not known is left
-//! out.
+//! The control plane: the connection, and its projects. Other control planes may answer with more or fewer fields, so the page leaves out
+//! what is missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,18 +19,19 @@ use bloom_api::workers::Worker;
 use bloom_core::Ms;
 
 pub(crate) const BASE: &str = "/api/membridge/projects";
-/// Projects on the page.
+/// The maximum number of projects on the page.
 const MOST: usize = 200;
-/// Workers to whose pages the names of nodes lead.
+/// The maximum number of workers that are read. The name of a node links to the page of the worker with that name.
 const WORKERS: usize = 1_000;
-/// Characters of a name in an answer.
+/// The maximum length of a name from an answer.
 const NAME_CHARS: usize = 128;
-/// Characters of an answer of the control plane.
+/// The maximum length of an answer of the control plane.
 pub(crate) const CHARS: usize = 6_000;
-/// How long a page waits for the control plane. The form that changes its address must come before a browser gives up.
+/// How long a page waits for the control plane. The page has the form that changes the address, so it must be shown before a browser gives
+/// up.
 const WAIT_SEC: u64 = 5;
 
-/// A project in the list. What the control plane does not tell is empty.
+/// A project in the list. Fields that the control plane does not send are empty.
 pub(crate) struct Project {
     pub id: String,
     pub name: String,
@@ -77,7 +78,7 @@ async fn page(visit: &Visit) -> Result<Membridge<'_>, Refused> {
     let health: Health = visit.get("health").await?;
     let (lang, failures) = (visit.layout.at.lang, health.membridge.consecutive_failures);
     let times = lang.count(failures.into(), ["time", "times"], ["раз", "рази", "разів"]);
-    // One that did not answer the last call would only keep this page waiting.
+    // If the last call failed, another one would only delay this page.
     let listed = async { if config.connected { ask(visit, BASE).await } else { Ok(Value::Null) } };
     let (listed, workers) = tokio::join!(listed, workers(visit));
     let (mut projects, unlisted) = match listed {
@@ -87,8 +88,8 @@ async fn page(visit: &Visit) -> Result<Membridge<'_>, Refused> {
     projects.truncate(MOST);
     Ok(Membridge {
         v: &visit.layout,
-        // An address with a password is masked, and must not be stored so.
-        // Nor that of the server's own control plane, which only this process reaches.
+        // A masked password must not be stored as part of the address. The address of the server's own control plane must not be stored
+        // either, because only this process can reach it.
         typed_url: Some(&config.membridge_server_url)
             .filter(|url| !url.contains("****") && config.built_in_url.is_none())
             .cloned()
@@ -107,11 +108,11 @@ async fn page(visit: &Visit) -> Result<Membridge<'_>, Refused> {
     })
 }
 
-/// What the control plane answers. All else that comes from it is told as its fault: passed on as it is, a 401 would say that the visitor is signed
-/// out.
+/// The answer of the control plane. Any other status is reported as a failure of the control plane: if a 401 were passed on, the page would
+/// tell the visitor that the session has ended.
 ///
 /// # Errors
-/// The key does not allow to ask it, it has no such thing, or it does not answer as it should.
+/// The key may not ask the control plane, the control plane does not have the object, or its answer is not as expected.
 pub(crate) async fn ask(visit: &Visit, path: &str) -> Result<Value, Refused> {
     match timeout(Duration::from_secs(WAIT_SEC), visit.get::<Value>(path)).await {
         Ok(Ok(answer)) => Ok(answer),
@@ -123,7 +124,7 @@ pub(crate) async fn ask(visit: &Visit, path: &str) -> Result<Value, Refused> {
     }
 }
 
-/// The same for a call that was refused.
+/// The same for a call that the API or the control plane refused.
 pub(crate) async fn of_control_plane(visit: &Visit, refused: Refused) -> Refused {
     let status = refused.status;
     if !visit.layout.uses_membridge || !visit.layout.sees_all() || status == 404 {
@@ -150,13 +151,13 @@ async fn fault(visit: &Visit, english: String, ukrainian: String) -> Refused {
     )
 }
 
-/// The workers of this server, which are the agents of the control plane as far as it has taken them over.
+/// The names of this server's workers. The agents of the control plane are among them if the server has taken them over.
 pub(crate) async fn workers(visit: &Visit) -> Result<BTreeSet<String>, Refused> {
     let listed = visit.list(&format!("workers?limit={WORKERS}"), |worker: Worker<'_>| worker.id.into_owned()).await?;
     Ok(listed.rows.into_iter().collect())
 }
 
-/// The projects in an answer, which is a list or has one; each is an id, or an object with one.
+/// The projects in an answer. The answer is a list or an object with a list; each entry is an id or an object with an id.
 pub(crate) fn named(answer: &Value) -> Vec<Project> {
     let one = |project: &Value| {
         let text = |name: &str| project[name].as_str().map(str::to_owned);
@@ -174,12 +175,12 @@ pub(crate) fn named(answer: &Value) -> Vec<Project> {
     rows(answer, "projects").filter_map(one).collect()
 }
 
-/// Rows of an answer, which is a list or has one.
+/// The rows of an answer that is a list, or an object with a list of this name.
 pub(crate) fn rows<'a>(answer: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
     answer.as_array().or_else(|| answer[name].as_array()).into_iter().flatten()
 }
 
-/// The number of a version of a memory; empty before the first.
+/// The number of a version of a memory; empty if there is no version yet.
 pub(crate) fn version(value: &Value) -> String {
     Some(told(value)).filter(|version| version != "0").unwrap_or_default()
 }
@@ -217,7 +218,7 @@ pub(crate) async fn test(Posted { visit, .. }: Posted) -> Result<Response, Refus
     visit.ok(&Membridge { tested: Some(tested), ..page(&visit).await? })
 }
 
-/// A text or a number, for people; empty if it is neither.
+/// A text or a number as text; empty if the value is neither.
 pub(crate) fn told(value: &Value) -> String {
     match value {
         Value::String(text) => shortened(text, NAME_CHARS),
@@ -226,9 +227,9 @@ pub(crate) fn told(value: &Value) -> String {
     }
 }
 
-/// A time, which is in seconds with a fraction, or in whole milliseconds.
+/// Parses a time, which is in seconds with a fraction or in whole milliseconds.
 pub(crate) fn moment(value: &Value) -> Option<Ms> {
-    /// As milliseconds this is in 1973, and as seconds in the year 5138.
+    /// As milliseconds, this is a time in 1973; as seconds, in the year 5138.
     const LEAST_MS: f64 = 1e11;
     let number = value.as_f64().filter(|number| (0.0..1e15).contains(number))?;
     Some((if number < LEAST_MS { number * 1000.0 } else { number }) as Ms)

@@ -1,5 +1,5 @@
-//! A project of the control plane: its nodes and who leads them, the versions of its memory, and its pushes and pulls. Control planes of others
-//! answer with less, so what is not known is left out, and the answers stand there as they came, too.
+//! A project of the control plane: its nodes and their leader, the versions of its memory, and its pushes and pulls. Other control planes
+//! may answer with fewer fields, so the page leaves out what is missing, and also shows the answers unchanged.
 
 use std::time::Duration;
 
@@ -23,13 +23,13 @@ use crate::visit::{Layout, Posted, Visit};
 use bloom_api::projects::Project;
 use bloom_core::Ms;
 
-/// Nodes on the page.
+/// The maximum number of nodes on the page.
 const NODES: usize = 200;
-/// Pushes and pulls on the page.
+/// The maximum number of pushes and pulls on the page.
 const JOBS: usize = 20;
-/// As many projects as there may be.
+/// The maximum number of projects that a server can have.
 const PROJECTS: usize = 1_000;
-/// Characters of a digest, which tell versions apart.
+/// The beginning of a digest, long enough to distinguish versions.
 const DIGEST_CHARS: usize = 12;
 /// How long a browser waits for a push or a pull. It goes on after that, and the list of them shows how it ends.
 const SHORTLY: Duration = Duration::from_secs(3);
@@ -40,9 +40,9 @@ struct ProjectPage<'a> {
     v: &'a Layout,
     id: &'a str,
     name: String,
-    /// The project of this server with the same name, by which its memory is pushed and pulled.
+    /// The project of this server with the same canonical id. Its memory is pushed and pulled through this project.
     own: Option<Uuid>,
-    /// Empty: nobody leads.
+    /// The node that leads; empty if none does.
     leader: String,
     leads_until: Option<Ms>,
     term: String,
@@ -50,7 +50,7 @@ struct ProjectPage<'a> {
     nodes: Vec<Node>,
     versions: Vec<Version>,
     jobs: Vec<Job>,
-    /// Both answers as they came.
+    /// The two answers, unchanged.
     answers: [String; 2],
     done: Option<&'static str>,
     refusal: Option<Refusal>,
@@ -65,13 +65,13 @@ struct Node {
 }
 
 impl Node {
-    /// `None`: it has no name.
+    /// `None` if the node has no name.
     fn of(lang: Lang, node: &Value, is_worker: impl Fn(&str) -> bool) -> Option<Self> {
         let name = node.as_str().or_else(|| node["node_id"].as_str())?.to_owned();
         let role = match node["role"].as_str() {
             Some("primary") => lang.t("leads", "лідер").to_owned(),
             Some("secondary") => lang.t("follows", "не лідер").to_owned(),
-            // Nobody leads, which the page says once.
+            // No node leads, and the page says so once for all nodes.
             Some("unknown") => String::new(),
             _ => told(&node["role"]),
         };
@@ -127,7 +127,7 @@ struct Refusal {
     text: String,
     lang: Lang,
     advice: &'static str,
-    /// The setting or the flag that the advice is about; may be empty.
+    /// The setting or the flag that the advice names; may be empty.
     about: &'static str,
 }
 
@@ -141,13 +141,13 @@ impl Refusal {
     }
 }
 
-/// The text of an error of the control plane, which answers with JSON; `None`: it is something else.
+/// The text of an error of the control plane, which answers with JSON; `None` if the answer has no such text.
 fn detail(said: &str) -> Option<String> {
     let body: Value = serde_json::from_str(said.get(said.find('{')?..)?).ok()?;
     body["detail"].as_str().map(str::to_owned)
 }
 
-/// What to do about a refusal of the control plane or of an agent, and the setting or the flag for it.
+/// What to do after the control plane or an agent has refused something, and the setting or the flag for it.
 fn advice(lang: Lang, said: &str) -> (&'static str, &'static str) {
     let known = [
         (
@@ -206,11 +206,11 @@ fn advice(lang: Lang, said: &str) -> (&'static str, &'static str) {
 async fn page<'a>(visit: &'a Visit, id: &'a str) -> Result<ProjectPage<'a>, Refused> {
     let (v, lang) = (&visit.layout, visit.layout.at.lang);
     let [nodes, leadership] = ["nodes", "leadership"].map(|part| format!("{BASE}/{}/{part}", path_part(id)));
-    // Together, so that one that does not answer is waited for once.
+    // The calls run concurrently, so a control plane that does not answer delays the page only once.
     let (nodes, leadership, projects, jobs, workers) =
         tokio::join!(ask(visit, &nodes), ask(visit, &leadership), ask(visit, BASE), ask(visit, "/api/membridge/jobs"), workers(visit));
     let (nodes, leadership, workers) = (nodes?, leadership?, workers?);
-    // The page is of use without its name and the jobs, which control planes of others may not tell.
+    // The page is useful even without the name and the jobs, which other control planes may not provide.
     let (projects, jobs) = (projects.unwrap_or_default(), jobs.unwrap_or_default());
     let pretty = |value: &Value| shortened(&serde_json::to_string_pretty(value).unwrap_or_default(), CHARS);
     let of_project = |job: &&Value| job["canonical_id"] == id;
@@ -232,7 +232,7 @@ async fn page<'a>(visit: &'a Visit, id: &'a str) -> Result<ProjectPage<'a>, Refu
     })
 }
 
-/// The project of this server whose memory this is.
+/// The project of this server to which this memory belongs.
 async fn own(visit: &Visit, id: &str) -> Result<Option<Uuid>, Refused> {
     let of_name = |project: Project<'_>| (project.canonical_id == id).then_some(project.id);
     Ok(visit.list(&format!("projects?limit={PROJECTS}"), of_name).await?.rows.into_iter().flatten().next())
@@ -255,9 +255,9 @@ pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Result<Respons
     visit.ok(&page(&visit, &id).await?)
 }
 
-/// The page of the project with what was refused. What has nothing to do with the project is an error as on every page.
+/// Shows the page of the project with the reason of the refusal. Refusals that do not concern the project become error pages, as elsewhere.
 async fn told_there(visit: &Visit, id: &str, refused: Refused) -> Result<Response, Refused> {
-    // A key that may not do it is told so, and what is not there is missed, as on every page.
+    // A key without the right, or a missing project, gets the usual error page.
     if !visit.layout.is_admin() || refused.status == 404 {
         return Err(refused);
     }
@@ -290,7 +290,7 @@ pub(crate) async fn act(Path((id, action)): Path<(String, String)>, Posted { vis
         )
     };
     let project = own(&visit, &id).await?.ok_or_else(no_project)?;
-    // The page that asks before a pull names the node in the address of its form.
+    // The confirmation page of a pull has the node in the address of its form.
     let node = fields.get("node").or_else(|| visit.query().get("node")).unwrap_or_default();
     let body = json!({ "direction": action, "node_id": node });
     let back = format!("/membridge/projects/{}?done=", path_part(&id));

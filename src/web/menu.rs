@@ -2,10 +2,10 @@
 
 use super::visit::Layout;
 
-/// An entry: the path of its page, and its name.
+/// An entry: the path of its page and its label.
 type Entry = (&'static str, &'static str);
 
-/// The pages that this visitor may see: those of every day, which are a row, and the others, which are below "More".
+/// The pages that this visitor may see: the pages for daily work, which are always visible, and the others, which are in the menu "More".
 pub(crate) fn of(layout: &Layout) -> [Vec<Entry>; 2] {
     let daily = [
         ("/", layout.t("Overview", "Огляд"), true),
@@ -17,7 +17,7 @@ pub(crate) fn of(layout: &Layout) -> [Vec<Entry>; 2] {
         ("/queues", layout.t("Queues", "Черги"), layout.sees_team()),
         ("/usage", layout.t("Usage", "Витрати"), layout.sees_usage()),
     ];
-    // Whoever wants to begin with membridge comes to its page by the overview.
+    // Without a control plane, the page can be reached from the overview.
     let uses_membridge = layout.uses_membridge || layout.here == "/membridge";
     let others = [
         ("/leases", layout.t("Leases", "Оренди"), layout.sees_all()),

@@ -1,7 +1,7 @@
 //! The pages of the server for browsers: what runs, what waits and why, and the buttons to act.
 //!
-//! Pages are made on the server, and each action is a form, so that everything works without scripts. They read and act through calls of the
-//! API inside the process (`call`), as the visitor whose key was shown (`visit`).
+//! Pages are rendered on the server, and each action is a form, so everything works without scripts. They read and act through API calls
+//! inside the process (`call`), with the rights of the key that the visitor has signed in with (`visit`).
 
 #![warn(missing_docs, unreachable_pub)]
 
@@ -52,7 +52,7 @@ use axum::routing::{MethodRouter, get, post};
 
 use bloom_http::{AppState, Pages};
 
-/// All pages. What browsers keep open is rendered once for all of them.
+/// All pages. If several browsers keep the same page open, it is rendered once for all of them.
 pub fn pages() -> Pages {
     let recent = render_cache::Recent::new();
     let shared = |show: MethodRouter<AppState>| match &recent {

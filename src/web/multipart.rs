@@ -6,32 +6,32 @@ use axum::body::Bytes;
 use futures_util::{future, stream};
 use multer::{Field, Multipart};
 
-/// The most parts of a form.
+/// The maximum number of parts of a form.
 const MAX_PARTS: usize = 300;
 
-/// A file of a form.
+/// A file that was sent with a form.
 pub(crate) struct Upload {
-    /// The field.
+    /// The name of the form's field.
     pub field: String,
-    /// What the browser calls it, which may be a path.
+    /// The name that the browser gives to the file, which may be a path.
     pub name: String,
     pub content_type: String,
     pub content: Bytes,
 }
 
-/// Fields with texts, and files, in the order in which they were sent. A field for files of which none was chosen is left out.
+/// The text fields and the files, in the order in which they were sent. A file field without a chosen file is left out.
 #[derive(Default)]
 pub(crate) struct Parts {
     pub texts: Vec<(String, String)>,
     pub files: Vec<Upload>,
 }
 
-/// The boundary that the type of a request names; `None` if it is no form with files.
+/// The boundary in the content type of a request; `None` if the request is not a form with files.
 pub(crate) fn boundary(content_type: &str) -> Option<String> {
     multer::parse_boundary(content_type).ok().filter(|boundary| !boundary.is_empty())
 }
 
-/// `None` if it can't be read.
+/// `None` if the body can't be parsed.
 pub(crate) async fn read(boundary: String, body: Bytes) -> Option<Parts> {
     let mut form = Multipart::new(stream::once(future::ready(Ok::<_, Infallible>(body))), boundary);
     let mut parts = Parts::default();
@@ -58,7 +58,7 @@ async fn add(parts: &mut Parts, part: Field<'_>) -> Option<()> {
     Some(())
 }
 
-/// A name as it was typed: browsers write what would end it as `%22`, `%0D` and `%0A`.
+/// A name as it was typed: browsers encode the characters that would end it as `%22`, `%0D` and `%0A`.
 fn unescaped(name: &str) -> String {
     name.replace("%22", "\"").replace("%0D", "\r").replace("%0A", "\n")
 }

@@ -1,4 +1,4 @@
-//! The first page: what needs a person, and how things are.
+//! The first page: what needs a person, and the current state.
 
 use std::cmp::Reverse;
 
@@ -27,16 +27,16 @@ use bloom_core::{DAY_MS, Ms};
 
 /// Rows of each list on this page.
 const ROWS: usize = 8;
-/// Tasks that failed in the last hour that are counted.
+/// The maximum number of recently failed tasks that are counted.
 const COUNTED: usize = 40;
-/// Days of the charts.
+/// The number of days in the charts.
 const DAYS: Ms = 14;
 const WORKERS: usize = 1_000;
-/// Queues that are looked at.
+/// The maximum number of queues that are read.
 const QUEUES: usize = 200;
-/// Workers that went offline lately that are told at the top, each at most a day.
+/// The maximum number of workers that recently went offline in the list of problems. Each is listed for at most a day.
 const OFFLINE: usize = 5;
-/// How much of a question is shown.
+/// The limits of the shown part of a question.
 const ASKED_CHARS: usize = 300;
 const ASKED_LINES: usize = 8;
 
@@ -44,12 +44,12 @@ const ASKED_LINES: usize = 8;
 struct Ask {
     id: Uuid,
     prompt: String,
-    /// What it does, in words, and what the agent said.
+    /// What the run does, in words, and the text of the agent.
     what: &'static str,
     said: String,
-    /// What the tool is to do, or the beginning of that.
+    /// The input of the tool, or its beginning.
     input: String,
-    /// The question, if a button is enough to answer it: nothing of it is left out here.
+    /// The question, if a button on this page can answer it. Then the page shows all of the question.
     decides: Option<Uuid>,
 }
 
@@ -67,45 +67,45 @@ impl Ask {
         let decides = question.filter(|question| question.questions.is_empty() && question.answer.is_none());
         let whole = decides.map(Question::tool_input).unwrap_or_default();
         let text = whole.text();
-        // A long text, or one of many lines, would scroll beside the button.
+        // A text with too many characters or lines would have to be scrolled, and its end might be overlooked before the button is pressed.
         let input = if text.lines().count() > ASKED_LINES { String::new() } else { shortened(&text, ASKED_CHARS) };
         let decides = decides.filter(|_| input == text && !whole.is_cut).map(|question| question.id);
         Self { id: row.id, said, prompt: row.prompt, what, input, decides }
     }
 }
 
-/// A worker that a person must look after.
+/// A worker that needs the attention of a person.
 struct Trouble {
     worker: String,
     text: String,
-    /// The language of the text: what the worker says is in English.
+    /// The language of `text`: messages of the worker are in English.
     lang: Lang,
-    /// When a worker that is offline was last seen.
+    /// When the worker was last seen, if it is offline.
     last_seen: Option<Ms>,
 }
 
-/// Queues that a person must look after.
+/// Queues that need the attention of a person.
 #[derive(Default)]
 struct Closed {
-    /// All of them together are paused.
+    /// Whether all queues together are paused.
     is_all_paused: bool,
-    /// Those that are paused, and have queued tasks.
+    /// Paused queues that have queued tasks.
     paused: Vec<String>,
-    /// Those that no worker serves, and have queued tasks.
+    /// Queues with queued tasks that no worker serves.
     unserved: Vec<String>,
 }
 
 struct Fleet {
     total: usize,
     online: usize,
-    /// How many of all are online, in words.
+    /// How many of all workers are online, in words.
     workers: String,
     free_slots: i64,
     slots: i64,
     troubles: Vec<Trouble>,
 }
 
-/// What only a key that sees all is shown.
+/// What is shown only to keys that see everything.
 struct Whole {
     stats: Stats,
     fleet: Fleet,
@@ -113,7 +113,7 @@ struct Whole {
     charts: Vec<Chart>,
     /// The cost of the runs that ended since midnight, UTC.
     cost_today: String,
-    /// How long the oldest queued task that could run has waited; `None`: there is none.
+    /// How long the oldest queued task that is ready has waited; `None` if there is no such task.
     oldest: Option<String>,
     storage: String,
     membridge: &'static str,
@@ -126,24 +126,24 @@ struct Whole {
 struct Overview<'a> {
     v: &'a Layout,
     whole: Option<Whole>,
-    /// For a key that does not see all.
+    /// The numbers for a key that does not see everything.
     own: Option<Own>,
     asking: Vec<Ask>,
     failed: Vec<Row>,
     failed_count: String,
-    /// How many tasks were cancelled in the last hour because one on which they depend did not complete; empty: none.
+    /// How many tasks were cancelled in the last hour because a task that they depend on did not complete; empty if there were none.
     dependents: String,
     running: Vec<Row>,
     waiting: Vec<Row>,
     completed: Vec<Row>,
     is_new: bool,
     address: &'a str,
-    /// A name for the first worker.
+    /// A suggested name for the first worker.
     example: String,
 }
 
 impl Overview<'_> {
-    /// How many tasks a list of this status has.
+    /// The number of tasks in the list of this status.
     fn count(&self, status: Status) -> i64 {
         let Some(whole) = &self.whole else { return 0 };
         let counts = &whole.stats.tasks.by_status;
@@ -160,7 +160,7 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
     waiting.retain(|row| !row.note.is_empty());
     let Listed { rows: mut failed, next } = newest(&visit, &Filter::failed_lately(), None, COUNTED).await?;
     let failed_count = format!("{}{}", failed.len(), if next.is_some() { "+" } else { "" });
-    // Lists are in the order of creation.
+    // The API lists tasks in the order of their creation.
     failed.sort_by_key(|row| Reverse(row.updated_at));
     failed.truncate(ROWS);
     let dependents = cancelled_dependents(&visit).await?;
@@ -169,7 +169,7 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
         false => (None, Some(Own::of(&visit).await?)),
     };
     let is_new = whole.as_ref().is_some_and(|whole| whole.stats.tasks.total == 0 || whole.fleet.total == 0);
-    // How to add a worker is shown only while there is none.
+    // The page explains how to add a worker only while there is none.
     let example = free_name(&[]);
     visit.ok(&Overview {
         v: &visit.layout,
@@ -200,7 +200,7 @@ async fn cancelled_dependents(visit: &Visit) -> Result<String, Refused> {
     })
 }
 
-/// The tasks whose runs wait for a person, those of them that the visitor may see.
+/// The tasks that the visitor may see and whose runs wait for a person.
 async fn asking(visit: &Visit) -> Result<Vec<Ask>, Refused> {
     let lang = visit.layout.at.lang;
     let mut asks = Vec::new();
@@ -259,7 +259,7 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
         false if is_membridge_lost => lang.t("not reached", "немає зв’язку"),
         false => lang.t("not used", "не задіяно"),
     };
-    // A worker whose account is paused is there, too: what it waits for is told beside.
+    // A worker whose account is paused counts as online. Its pause is shown next to the number.
     let online = workers.iter().filter(|worker| worker.is_online || worker.is_paused).count();
     let paused = match workers.iter().filter(|worker| worker.is_paused).count() {
         0 => String::new(),
@@ -307,7 +307,7 @@ async fn closed(visit: &Visit) -> Result<Closed, Refused> {
     Ok(closed)
 }
 
-/// Those that fit on the page. Workers that only went offline come last, and the newest of them first.
+/// The problems that fit on the page. Workers that merely went offline come last, the most recent ones first.
 fn most_urgent(mut troubles: Vec<Trouble>) -> Vec<Trouble> {
     troubles.sort_by_key(|trouble| trouble.last_seen.map(Reverse));
     let others = troubles.iter().filter(|trouble| trouble.last_seen.is_none()).count();
@@ -317,9 +317,9 @@ fn most_urgent(mut troubles: Vec<Trouble>) -> Vec<Trouble> {
 
 struct Seen {
     is_online: bool,
-    /// It is there, and takes no tasks until an account or a profile of it may be used again.
+    /// Whether the worker is reachable, but takes no tasks until a paused account or profile can be used again.
     is_paused: bool,
-    /// It gets no new tasks, because it is drained or cordoned.
+    /// Whether it gets no new tasks, because it is drained or cordoned.
     is_closed: bool,
     slots: i64,
     free_slots: i64,

@@ -10,20 +10,20 @@ use bloom_api::reports::UsageRow;
 use bloom_core::DAY_MS;
 
 pub(crate) struct Own {
-    /// How many tasks of the team are queued, and how many workers have; `None`: the key sees no queues.
+    /// The number of the team's queued tasks, and the number of those that workers have; `None` if the key may not see queues.
     pub counts: Option<(i64, i64)>,
     /// The cost of the runs that ended since midnight, UTC.
     pub cost_today: String,
-    /// How much of its quota is used, and of which limit.
+    /// How much of each limit of its quota is used, and the name of the limit.
     pub quota: Vec<(String, &'static str)>,
 }
 
 impl Own {
     /// # Errors
-    /// The API refuses a call. What the key does not allow to see is left out.
+    /// The API refuses a call. What the key may not see is left out.
     pub(crate) async fn of(visit: &Visit) -> Result<Self, Refused> {
         let lang = visit.layout.at.lang;
-        // The first row is of all queues together.
+        // The first row is that of all queues together.
         let queues = visit.list_if_allowed("queues?limit=1", |queue: Queue<'_>| (queue.queued, queue.active_leases)).await?;
         let midnight = visit.layout.now / DAY_MS * DAY_MS;
         let told = |row: UsageRow<'_>| cost(lang, row.cost_usd, row.cost_estimated);

@@ -27,17 +27,17 @@ use bloom_core::project::CloneStatus;
 use bloom_core::task::{Reason, Status};
 
 const ROWS: usize = 60;
-/// Clones on the page of a project.
+/// The maximum number of clones on the page of a project.
 const NODES: usize = 200;
-/// Workers of which the page knows whether the server can call them.
+/// The maximum number of workers that are checked for a URL, by which the server can call them.
 const WORKERS: usize = 1_000;
-/// The newest tasks of a project that tell whether its runs get a clone.
+/// The newest tasks of a project, which show whether its runs get a clone.
 const TASKS: usize = 20;
-/// The fields of the form: those that are needed, and the others.
+/// The fields of the form: first the required ones.
 const FIELDS: [&str; 5] = ["name", "repo_url", "target_path", "primary_node_id", "branch_prefix"];
-/// Projects without a clone of which the list tells the newest run.
+/// For how many projects without a clone the list reads the newest run.
 const PENDING: usize = 20;
-/// How long a browser waits for clones. They go on after that, and the page of the project shows how they end.
+/// How long a browser waits for clones. Cloning continues after that, and the page of the project shows the outcome.
 const SHORTLY: Duration = Duration::from_secs(3);
 
 struct Row {
@@ -49,14 +49,14 @@ struct Row {
     branch_prefix: String,
     status: String,
     error: String,
-    /// Its newest run, if that did not get what it needed of the repository.
+    /// The newest run of the project, if it failed because of the repository.
     failed: Option<FailedRun>,
     created_at: Ms,
     updated_at: Ms,
 }
 
 impl Row {
-    /// Whether nobody has cloned it, which it is also when its first run could not.
+    /// Whether no worker has cloned the project. This is also the case if the clone for its first run failed.
     fn is_pending(&self) -> bool {
         self.status == CloneStatus::Pending.as_str()
     }
@@ -95,7 +95,7 @@ struct Projects<'a> {
 }
 
 impl Projects<'_> {
-    /// The fields of the form: name, label, hint, and whether it is needed.
+    /// The fields of the form: name, label, hint, and whether the field is required.
     fn inputs(&self) -> [(&'static str, &'static str, &'static str, bool); 5] {
         let t = |english, ukrainian| self.v.t(english, ukrainian);
         let repo_hint = t(
@@ -118,7 +118,7 @@ impl Projects<'_> {
         ]
     }
 
-    /// Whether a field that is seldom needed is in use.
+    /// Whether one of the rarely needed fields is in use.
     fn is_more_open(&self) -> bool {
         FIELDS[2..].iter().any(|field| self.typed.get(field).is_some() || self.wrong.contains_key(*field))
     }
@@ -169,9 +169,9 @@ pub(crate) async fn create(Posted { visit, fields, .. }: Posted) -> Result<Respo
 
 struct Node {
     name: String,
-    /// Whether its worker still exists.
+    /// Whether the worker still exists.
     is_worker: bool,
-    /// Whether the server can ask it for a clone.
+    /// Whether the server can ask the worker for a clone.
     may_clone: bool,
     worker_status: String,
     status: String,
@@ -200,7 +200,7 @@ struct ProjectPage<'a> {
     v: &'a Layout,
     project: Row,
     nodes: Vec<Node>,
-    /// What its runs cost lately.
+    /// The recent cost of its runs.
     spent: String,
     done: Option<&'static str>,
 }
@@ -211,7 +211,8 @@ struct FailedRun {
 }
 
 impl FailedRun {
-    /// Nothing, if a run has succeeded since. Runs that failed otherwise do not tell.
+    /// The newest run that failed because of the repository; `None` if a run has completed since. Runs that failed for other reasons are
+    /// ignored.
     async fn newest(visit: &Visit, project: &str) -> Result<Option<Self>, Refused> {
         let row = |task: Task<'_>| {
             let failure = task.failure.as_ref().filter(|failure| failure.reason == Reason::Project);
@@ -224,12 +225,12 @@ impl FailedRun {
 }
 
 impl ProjectPage<'_> {
-    /// Whether the page knows where a clone is.
+    /// Whether the path of any clone is known.
     fn has_paths(&self) -> bool {
         self.nodes.iter().any(|node| !node.path.is_empty())
     }
 
-    /// Whether a worker that the server can ask has no clone.
+    /// Whether a worker that the server can call has no clone.
     fn is_lacking(&self) -> bool {
         self.nodes.iter().any(|node| node.may_clone && node.status != "cloned")
     }
@@ -238,7 +239,7 @@ impl ProjectPage<'_> {
 pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let path = format!("projects/{}", path_part(&id));
     let mut project = row(visit.get(&path).await?);
-    // Whose key sees only tasks of its team is not told of clones.
+    // A key that sees only the tasks of its team may not see clones.
     let mut nodes = match visit.layout.sees_all() {
         true => {
             let by_itself = |worker: Worker<'_>| worker.url.is_empty().then(|| worker.id.into_owned());

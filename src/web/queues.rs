@@ -19,7 +19,7 @@ use bloom_core::Ms;
 
 const ROWS: usize = 40;
 const NAME_CHARS: usize = 60;
-/// Workers whose agents are shown.
+/// The maximum number of workers whose agents are shown.
 const WORKERS: usize = 1_000;
 /// What the buttons of the page send as `action`.
 const ACTIONS: [&str; 3] = ["pause", "resume", "limit"];
@@ -28,15 +28,15 @@ struct Row {
     /// `None` for all queues together.
     agent_slug: Option<String>,
     name: String,
-    /// What the lists of its tasks are filtered by, besides the status.
+    /// The query that restricts a list to the tasks of this queue, in addition to the status.
     filter: String,
-    /// The list of all its tasks.
+    /// The address of the list of its tasks.
     tasks: String,
     paused_at: Option<Ms>,
     limit: Option<i64>,
     queued: i64,
     running: i64,
-    /// Tasks wait in it that no worker can have.
+    /// Whether tasks are queued although no worker serves the queue.
     is_unserved: bool,
 }
 
@@ -79,12 +79,12 @@ impl Queues<'_> {
         self.wrong.get(field).filter(|_| !self.is_in_row())
     }
 
-    /// Whether the limit was typed in the row of its queue, where the error is told then.
+    /// Whether the limit was typed in the row of its queue. The error is then shown in that row.
     fn is_in_row(&self) -> bool {
         self.rows.iter().any(|row| self.wrong_in(row).is_some())
     }
 
-    /// What is wrong with the limit that was typed in this row.
+    /// The error about the limit that was typed in this row.
     fn wrong_in(&self, row: &Row) -> Option<&String> {
         let is_of_row =
             self.typed.get("row").is_some() && row.agent_slug.is_some() && row.agent_slug.as_deref() == self.typed.get("agent_slug");
@@ -107,12 +107,12 @@ async fn page<'a>(visit: &'a Visit, typed: &'a Fields) -> Result<Queues<'a>, Ref
     Ok(Queues { v, rows: listed.rows, next, typed, wrong: Wrong::new(), done })
 }
 
-/// Adds the agents that workers know by name and that have nothing in their queues, each to the page where its name belongs, as far as there is
-/// room.
+/// Adds the agents that workers serve by name and that have no row of their own yet. Each is added on the page to which its name belongs,
+/// as long as there is room.
 async fn add_served(visit: &Visit, listed: &mut Listed<Row>) -> Result<(), Refused> {
     let named = |worker: Worker<'_>| worker.capabilities.named_agents().map(str::to_owned).collect::<Vec<_>>();
     let served: BTreeSet<String> = visit.list(&format!("workers?limit={WORKERS}"), named).await?.rows.into_iter().flatten().collect();
-    // A cursor is a sign and the name of the last queue of the page before.
+    // A cursor is a prefix and the name of the last queue of the previous page.
     let after = visit.query().text("cursor");
     let last = listed.rows.last().filter(|_| listed.next.is_some()).and_then(|row| row.agent_slug.clone());
     let is_here = |agent: &String| {
@@ -127,7 +127,7 @@ async fn add_served(visit: &Visit, listed: &mut Listed<Row>) -> Result<(), Refus
     Ok(())
 }
 
-/// A queue without tasks for which nothing is set.
+/// A queue without tasks, pause and limit.
 fn empty(agent: String) -> Queue<'static> {
     Queue { agent_slug: Some(agent.into()), paused: false, paused_at: None, max_concurrency: None, queued: 0, active_leases: 0, workers: 1 }
 }
@@ -148,7 +148,7 @@ fn done(v: &Layout, word: &str) -> Option<&'static str> {
     })
 }
 
-/// Pauses, resumes or limits the queue of an agent; without an agent, all queues together.
+/// Pauses, resumes or limits the queue of an agent. Without an agent, it resumes all queues.
 pub(crate) async fn change(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let action = fields.word("action", &ACTIONS)?;
     let changed = match body(&visit.layout, &action, &fields) {
@@ -185,17 +185,17 @@ pub(crate) async fn pause_all(Posted { visit, .. }: Posted) -> Result<Response, 
     Ok(see_other("/queues?done=pause"))
 }
 
-/// The call of the API: its path and its body.
+/// The path and the body of the API call.
 fn body(v: &Layout, action: &str, fields: &Fields) -> Result<(String, Value), (&'static str, String)> {
     let path = match fields.get("agent_slug") {
         Some(agent) => format!("queues/{}/{action}", path_part(agent)),
-        // The button for all queues sends this.
+        // Only the button for all queues sends this field.
         None if fields.get("all").is_some() && action == "resume" => "queues:resume".to_owned(),
         None => return Err(("agent_slug", v.t("Name the agent", "Назвіть агента").to_owned())),
     };
     let limit = match fields.get("max_concurrency").map(|text| text.trim().parse::<f64>()) {
         _ if action != "limit" => return Ok((path, json!({}))),
-        // Empty removes the limit.
+        // An empty field removes the limit.
         None => Value::Null,
         Some(Ok(number)) if number.is_finite() && number.fract() == 0.0 => json!(number as i64),
         Some(_) => return Err(("max_concurrency", v.t("Expected a whole number", "Очікується ціле число").to_owned())),

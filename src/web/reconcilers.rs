@@ -1,4 +1,4 @@
-//! What the reconcilers did last.
+//! The last runs of the reconcilers.
 
 use askama::Template;
 use axum::response::Response;
@@ -23,7 +23,7 @@ struct Row {
     items: String,
     runs: String,
     failures: i64,
-    /// The last error, and when it came.
+    /// The last error and its time.
     error: Option<(Ms, String)>,
 }
 
@@ -47,7 +47,7 @@ fn row(lang: Lang, one: Reconciler<'_>) -> Row {
     }
 }
 
-/// What the reconciler is for; nothing for one of a newer version.
+/// The purpose of the reconciler; empty for one that this version does not have.
 fn does(lang: Lang, name: &str) -> &'static str {
     match name {
         "lease_expiry" => lang.t("Ends leases that were not renewed in time.", "Завершує оренди, які вчасно не поновлено."),

@@ -1,4 +1,4 @@
-//! Leases and artifacts, and what their lists and that of the audit trail share.
+//! Leases and artifacts, and what their lists share with that of the audit trail.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,10 +27,10 @@ use bloom_core::task::{LeaseStatus, Outcome};
 pub(crate) const ROWS: usize = 60;
 pub(crate) const CHARS: usize = 160;
 const TITLE_CHARS: usize = 60;
-/// The beginning of an answer in which its first words are looked for.
+/// How much of an answer is read to find its first words.
 const ANSWER_CHARS: usize = 2_000;
 
-/// The addresses of the next page and the first one.
+/// The addresses of the next page and of the first one.
 pub(crate) struct Pages {
     pub next: Option<String>,
     pub first: Option<String>,
@@ -46,23 +46,24 @@ impl Pages {
     }
 }
 
-/// The query of the API's list for the filters in the address.
+/// The query for the API's list, from the filters in the address.
 ///
 /// # Errors
-/// The address has others.
+/// The address has a field that is not among these filters.
 fn query(visit: &Visit, filters: &[&str]) -> Result<String, Refused> {
     let names = [filters, &["cursor"]].concat();
     visit.query().only(&names)?;
     Ok(format!("limit={ROWS}&{}", visit.query().query_of(&names)))
 }
 
-/// The list of the only task whose id has the part that is given as `task_id`; `None` if that is a whole id, or none is given.
+/// If `task_id` is a part of an id, redirects to the same list with the whole id of the only task that has this part. `None` if `task_id`
+/// is a whole id, or is not given.
 ///
 /// # Errors
-/// No task has the part, or several have.
+/// No task has the part, or several do.
 async fn by_part_of_task(visit: &Visit, path: &str, others: &[&str]) -> Result<Option<Response>, Refused> {
     let Some(given) = visit.query().get("task_id").filter(|given| Uuid::parse_str(given).is_err()) else { return Ok(None) };
-    // Lists show the end of an id, after a sign for the rest of it.
+    // Lists show the end of an id after an ellipsis, which people copy too.
     match by_part(visit, given.trim().trim_start_matches('…')).await? {
         Some(id) => Ok(Some(see_other(&format!("{path}?{}", joined([&visit.query().query_of(others), &format!("task_id={id}")]))))),
         None => Err(Refused::unknown("task_id", given, &["the id of a task, or its end"])),
@@ -73,7 +74,7 @@ pub(crate) fn title_of(task: &Task<'_>) -> String {
     beginning(&task.prompt, TITLE_CHARS)
 }
 
-/// What a page shows of these tasks, by one call of the API. Of tasks that are no more, there is nothing.
+/// Reads these tasks by one call of the API, and converts each to what a page shows. Tasks that no longer exist are left out.
 pub(crate) async fn by_id<R>(visit: &Visit, ids: BTreeSet<Uuid>, convert: fn(Task<'static>) -> R) -> Result<BTreeMap<Uuid, R>, Refused> {
     if ids.is_empty() {
         return Ok(BTreeMap::new());
@@ -83,7 +84,7 @@ pub(crate) async fn by_id<R>(visit: &Visit, ids: BTreeSet<Uuid>, convert: fn(Tas
     Ok(visit.list(&path, |task: Task<'static>| (task.id, convert(task))).await?.rows.into_iter().collect())
 }
 
-/// What a task is called: by its prompt, or else by its id.
+/// The title of a task: the beginning of its prompt, or else the end of its id.
 pub(crate) fn title(titles: &BTreeMap<Uuid, String>, id: Uuid) -> String {
     titles.get(&id).cloned().unwrap_or_else(|| short_id(&id.to_string()))
 }
@@ -102,7 +103,7 @@ struct LeaseRow {
     expires_at: Ms,
     took: String,
     is_active: bool,
-    /// Its run waits for the answer of a person.
+    /// Whether its run waits for the answer of a person.
     asks: bool,
 }
 
@@ -111,11 +112,11 @@ struct LeaseRow {
 struct Leases<'a> {
     v: &'a Layout,
     status: String,
-    /// How the runs ended that are listed; empty: in any way, or not yet.
+    /// Lists only runs with this outcome; empty: all runs, also those that have not ended.
     outcome: String,
-    /// The outcomes by their words, and what they are called.
+    /// The words of the outcomes and their labels.
     tabs: [(&'static str, &'static str); 3],
-    /// The other filters, as the query of an address.
+    /// The other filters, as a query string.
     filters: String,
     worker_id: String,
     task_id: String,
@@ -186,7 +187,7 @@ pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
 
 struct ArtifactRow {
     id: Uuid,
-    /// None of an upload.
+    /// `None` for an upload.
     task_id: Option<Uuid>,
     title: String,
     kind: String,
@@ -194,19 +195,19 @@ struct ArtifactRow {
     created_at: Ms,
     /// The first words of the answer.
     content: String,
-    /// Empty: there is no answer.
+    /// Empty if there is no answer.
     size: String,
     file: Option<FileRow>,
 }
 
-/// The first words of an answer, without the signs of Markdown.
+/// The first words of an answer, without Markdown.
 fn first_words(answer: &str) -> String {
     let start = shortened(answer, ANSWER_CHARS);
     let words = markdown::to_line(&start);
     beginning(if words.is_empty() { &start } else { &words }, CHARS)
 }
 
-/// The type of an artifact in words. Runs may give their answers types of their own.
+/// The label of an artifact's type. Runs may give their answers types of their own, which are shown unchanged.
 fn kind(lang: Lang, word: &str) -> String {
     match (word, FileKind::parse(word)) {
         (_, Some(FileKind::Input)) => lang.t("upload", "завантажений файл").to_owned(),
@@ -217,7 +218,7 @@ fn kind(lang: Lang, word: &str) -> String {
     }
 }
 
-/// A tag in words. Runs may give their answers tags of their own.
+/// The label of a tag. Runs may give their answers tags of their own, which are shown unchanged.
 fn tag(lang: Lang, word: &str) -> &str {
     match word {
         "tools_denied" => lang.t("tools denied", "інструментам відмовлено"),
@@ -231,18 +232,18 @@ fn tag(lang: Lang, word: &str) -> &str {
 struct Artifacts<'a> {
     v: &'a Layout,
     task_id: String,
-    /// The key sees only some tasks, and none is chosen: the list has the files that it uploaded.
+    /// Whether the list has the files that this key uploaded: the key sees only some tasks, and no task is chosen.
     is_of_key: bool,
-    /// The kind that is chosen; empty: all.
+    /// The chosen kind; empty: all kinds.
     kind: String,
-    /// The kinds by their words, and what they are called.
+    /// The words of the kinds and their labels.
     tabs: [(&'static str, &'static str); 3],
     rows: Vec<ArtifactRow>,
     pages: Pages,
 }
 
 impl Artifacts<'_> {
-    /// Uploads have no task, and files no tags.
+    /// Uploads belong to no task, and files have no tags.
     fn has_tasks(&self) -> bool {
         self.rows.iter().any(|row| row.task_id.is_some())
     }
@@ -280,7 +281,7 @@ pub(crate) async fn artifacts(visit: Visit) -> Result<Response, Refused> {
     };
     let mut listed = visit.list(&format!("artifacts?{}", query(&visit, &FILTERS)?), row).await?;
     if visit.query().get("task_id").is_none() {
-        // Runs that failed have no answer, and would hide those that have one.
+        // Failed runs have no answer. They are left out, so that they do not crowd out the answers.
         listed.rows.retain(|row| row.file.is_some() || !row.content.is_empty());
     }
     let titles = by_id(&visit, listed.rows.iter().filter_map(|row| row.task_id).collect(), |task| title_of(&task)).await?;

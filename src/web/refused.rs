@@ -1,4 +1,4 @@
-//! What goes wrong, and its page.
+//! Errors and refusals that become pages.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,13 +12,13 @@ use super::times::shortened;
 use bloom_api::error::{Cause, ErrorText};
 use bloom_api::invalid::Invalid;
 
-/// How much of an unknown text is repeated.
+/// The maximum length of an unknown text that is repeated in an error.
 const SHOWN_CHARS: usize = 40;
 
-/// What is wrong with the fields of a form, by their names.
+/// The errors of a form, by the names of its fields.
 pub(crate) type Wrong = BTreeMap<String, String>;
 
-/// What the API says is wrong, by the names of its fields.
+/// The errors that the API reports, by the names of its fields.
 pub(crate) fn by_field(invalid: &Invalid) -> Wrong {
     invalid.fields.iter().map(|(field, texts)| (field.clone(), texts.join("; "))).collect()
 }
@@ -28,13 +28,13 @@ pub(crate) fn by_field(invalid: &Invalid) -> Wrong {
 pub(crate) struct Refused {
     pub status: u16,
     pub text: Said,
-    /// What is wrong with single fields.
+    /// The errors of single fields.
     pub fields: Wrong,
-    /// A form was not made for the visitor's session, so another key would not help.
+    /// Whether a form was not made for the visitor's session. Then another key would not help.
     pub is_of_session: bool,
 }
 
-/// Who says it: the API in English, the pages in the language of the visitor.
+/// The source of the text: the API writes English, the pages write the visitor's language.
 #[derive(Clone, Debug)]
 pub(crate) enum Said {
     Api(String),
@@ -49,7 +49,7 @@ impl Said {
         }
     }
 
-    /// The language in which it is.
+    /// The language of the text.
     pub(crate) fn lang(&self, at: &At) -> Lang {
         match self {
             Self::Api(_) => Lang::English,
@@ -63,7 +63,7 @@ impl Refused {
         Self { status, text: Said::Page(english.into(), ukrainian.into()), fields: Wrong::new(), is_of_session: false }
     }
 
-    /// A form was not made for the visitor's session: it is of an earlier one, or of another site.
+    /// A form was not made for the visitor's session: it comes from an earlier session, or from another site.
     pub(crate) fn of_session() -> Self {
         let text = Self::new(
             403,
@@ -73,17 +73,17 @@ impl Refused {
         Self { is_of_session: true, ..text }
     }
 
-    /// A form whose fields say what is wrong with them.
+    /// A form with errors in these fields.
     pub(crate) fn of_fields(fields: Wrong) -> Self {
         Self { fields, ..Self::new(400, "", "") }
     }
 
-    /// The same for one field.
+    /// A form with an error in one field.
     pub(crate) fn of_field(field: &str, text: String) -> Self {
         Self::of_fields(Wrong::from([(field.to_owned(), text)]))
     }
 
-    /// What an address or a form has is not among what is known there, so nothing was done.
+    /// An address or a form has a name or a value that is not among the known ones, so nothing was done.
     pub(crate) fn unknown(name: &str, given: &str, known: &[&str]) -> Self {
         let (name, given, known) = (shortened(name, SHOWN_CHARS), shortened(given, SHOWN_CHARS), known.join(", "));
         Self::new(
@@ -98,7 +98,7 @@ impl Refused {
         Self::new(500, english, ukrainian)
     }
 
-    /// From an answer of the API.
+    /// From an error response of the API.
     pub(crate) fn of(status: u16, body: &[u8]) -> Self {
         match serde_json::from_slice(body) {
             Ok(ErrorText { error: Cause::Text(text), .. }) => Self::by_api(status, text.into_owned()),
@@ -160,7 +160,7 @@ impl Refused {
         }
     }
 
-    /// Whether another key may help.
+    /// Whether another key might help.
     pub(crate) fn is_of_key(&self) -> bool {
         matches!(self.status, 401 | 403) && !self.is_of_session
     }

@@ -1,5 +1,5 @@
-//! What open pages load again after a change. Browsers that show the same page with the same key, in the same language, get the same text, so a change is read and
-//! rendered once for all of them; only the token in the forms is each one's own.
+//! Shares what open pages load again after a change. Browsers that show the same page with the same key, in the same language, get the same
+//! text, so the page is read and rendered once for all of them. Only the token in the forms differs for each browser.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use super::visit::Visit;
 use bloom_core::Ms;
 use bloom_core::api_key::Scope;
 
-/// The header by which the script of a page says that the page is open and loads again.
+/// The header with which the script of an open page marks its repeated requests.
 const AGAIN: &str = "bloom-again";
 const MAX_BYTES: u64 = 16 << 20;
 /// Larger pages are not kept, because each would evict too many others.
@@ -30,7 +30,8 @@ const MAX_PAGE_BYTES: usize = 1 << 20;
 const PAGE_BYTES: usize = 16 << 10;
 const SECOND: Ms = 1_000;
 
-/// What decides what a page shows, besides the token. Times and a few states change without a commit, so a page is kept for a second.
+/// Everything that determines the content of a page, except the token. Times and a few states change without a commit, so a page is kept
+/// for only a second.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
     commits: i64,
@@ -70,7 +71,7 @@ impl Rendered {
         Ok(Self { parts, text: String::from_utf8_lossy(&bytes).into() })
     }
 
-    /// Errors are each one's own, and so is a page that sets a cookie.
+    /// Whether other browsers may get this page. Errors and pages that set a cookie are for one browser only.
     fn is_for_many(&self) -> bool {
         self.parts.status == StatusCode::OK && !self.parts.headers.contains_key(SET_COOKIE) && self.text.len() <= MAX_PAGE_BYTES
     }
@@ -88,20 +89,21 @@ impl Weighter<Key, Option<Rendered>> for Bytes {
 /// The pages that open browsers have loaded in the last second.
 #[derive(Clone)]
 pub(crate) struct Recent {
-    /// `None` for a page that is not for many.
+    /// `None` for a page that must not be shared.
     pages: Arc<Cache<Key, Option<Rendered>, Bytes>>,
     stand_in: TokenStandIn,
 }
 
 impl Recent {
-    /// `None` if the machine has no random bytes, as in a root directory without `/dev`: then each browser gets a page of its own.
+    /// `None` if the machine has no source of random bytes, for example in a root directory without `/dev`. Then each browser gets a page
+    /// of its own.
     pub(crate) fn new() -> Option<Self> {
         let pages = Arc::new(Cache::with_weighter(MAX_BYTES as usize / PAGE_BYTES, MAX_BYTES, Bytes));
         Some(Self { pages, stand_in: TokenStandIn(new_visitor()?.into()) })
     }
 }
 
-/// Answers with the page that another browser has just loaded, or makes it for all that wait for it.
+/// Answers with the page that another browser has just loaded, or renders it once for all requests that wait for it.
 pub(crate) async fn once(State(recent): State<Recent>, request: Request, next: Next) -> Response {
     if !request.headers().contains_key(AGAIN) {
         return next.run(request).await;

@@ -1,4 +1,4 @@
-//! What runs cost lately, for the page of what they belong to.
+//! The recent cost of runs, for the page of the object that the runs belong to.
 
 use crate::call::path_part;
 use crate::refused::Refused;
@@ -9,7 +9,7 @@ use bloom_core::{DAY_MS, Ms};
 
 const DAYS_MS: Ms = 30 * DAY_MS;
 
-/// How many runs of the last 30 days have this value of a key of the usage, and what they cost; empty: there were none.
+/// The number and the cost of the runs of the last 30 days that have this value of a usage key; empty if there were none.
 pub(crate) async fn lately(visit: &Visit, key: &str, value: &str) -> Result<String, Refused> {
     let lang = visit.layout.at.lang;
     let told = |row: UsageRow<'_>| {
@@ -17,7 +17,7 @@ pub(crate) async fn lately(visit: &Visit, key: &str, value: &str) -> Result<Stri
         format!("{runs}, {}", cost(lang, row.cost_usd, row.cost_estimated))
     };
     let from = (visit.layout.now - DAYS_MS).max(0);
-    // All of them have the value, so they are one row.
+    // All these runs have the same value, so the result is one row.
     let listed = visit.list(&format!("usage?by={key}&{key}={}&from={from}", path_part(value)), told).await?;
     Ok(listed.rows.into_iter().next().unwrap_or_default())
 }

@@ -1,15 +1,15 @@
-//! What the compiler does not check of texts: that no text is in one language only, and that texts of both languages belong together; and that
+//! Tests of what the compiler does not check: that each text exists in both languages, that the texts of the two languages match, and that
 //! addresses begin with the root of the server.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Names, which are the same in every language.
+/// Names that are the same in every language.
 const NAMES: [&str; 6] = ["bloom-runtime", "API", "OpenAPI", "JSON", "Membridge", "membridge"];
-/// Elements with commands, keys of the keyboard, and names of the API.
+/// Elements that contain commands, keys of the keyboard, or names of the API.
 const VERBATIM: [&str; 3] = ["code", "pre", "kbd"];
-/// Attributes that a person reads.
+/// Attributes whose values people read.
 const READ: [&str; 5] = ["aria-label", "title", "data-name", "placeholder", "alt"];
 
 fn files() -> Vec<(PathBuf, String)> {
@@ -30,13 +30,13 @@ fn is_cyrillic(letter: char) -> bool {
     ('\u{400}'..='\u{52f}').contains(&letter)
 }
 
-/// Whether a person would have to read it in its language. Attributes that a macro makes are no text.
+/// Whether the text needs a translation. Attributes that a macro writes are not text.
 fn is_text(text: &str) -> bool {
     let has_letters = |word: &&str| word.chars().any(char::is_alphabetic) && !word.contains('"');
     text.split_whitespace().filter(has_letters).any(|word| !NAMES.contains(&word))
 }
 
-/// The parts of a template between its tags and comments, and the attributes that a person reads: of one language, as they stand there.
+/// The untranslated texts of a template: the parts between its tags and comments, and the attributes that people read.
 fn texts_of(template: &str) -> Vec<String> {
     let (mut found, mut text, mut rest, mut verbatim) = (Vec::new(), String::new(), template, 0_usize);
     let code_end = |rest: &str| ["{%", "{{", "{#"].iter().position(|sign| rest.starts_with(sign)).map(|at| ["%}", "}}", "#}"][at]);
@@ -48,7 +48,7 @@ fn texts_of(template: &str) -> Vec<String> {
             rest = after;
         } else if letter == '<' {
             found.push(std::mem::take(&mut text));
-            // A tag, which may have code in it.
+            // A tag may contain template code.
             let mut tag = String::new();
             while !rest.starts_with('>') {
                 match code_end(rest) {
@@ -83,7 +83,7 @@ fn texts_of(template: &str) -> Vec<String> {
     found.into_iter().map(|text| text.trim().to_owned()).filter(|text| is_text(text)).collect()
 }
 
-/// Sentences in the code of a template that are no arguments of `t`.
+/// The sentences in a template's code that are not arguments of `t`.
 fn literals(code: &str) -> Vec<String> {
     let without_pairs = pairs(code)
         .into_iter()
@@ -93,7 +93,7 @@ fn literals(code: &str) -> Vec<String> {
     strings.filter(|text| text.contains(' ')).collect()
 }
 
-/// A string literal at the beginning, and what follows it.
+/// The string literal at the beginning of the text, and the text after it.
 fn literal(text: &str) -> Option<(String, &str)> {
     let text = text.trim_start();
     let text = text.strip_prefix("format!(").unwrap_or(text);
@@ -112,13 +112,13 @@ fn literal(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// What stands in the place of values is no text.
+/// The text without its placeholders for values.
 fn without_values(text: &str) -> String {
     let parts: Vec<_> = text.split(['{', '}']).step_by(2).collect();
     parts.concat()
 }
 
-/// The texts of both languages in each `t("…", "…")` and each error that a page makes.
+/// The texts of both languages in each `t("…", "…")`, and in each error that a page creates.
 fn pairs(text: &str) -> Vec<(String, String)> {
     let starts =
         text.match_indices("t(").filter(|(at, _)| !text[..*at].ends_with(|before: char| before.is_alphanumeric() || before == '_'));
@@ -153,13 +153,13 @@ fn each_text_has_a_translation_and_the_same_everywhere() {
     for (path, text) in files() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         for (english, ukrainian) in pairs(&text) {
-            // Codes, and signs.
+            // Codes and symbols need no translation.
             if ["en", "English", ""].contains(&english.as_str()) || !without_values(&english).contains(char::is_alphabetic) {
                 continue;
             }
             let end = |text: &str| text.chars().next_back().filter(|end| ".,:;?!…".contains(*end));
             let is_translated = ukrainian.chars().any(is_cyrillic) && !english.chars().any(is_cyrillic);
-            // Letters of another language, and the apostrophe of typewriters.
+            // These letters belong to another language, and the straight apostrophe is not used in Ukrainian texts.
             let is_clean = !ukrainian.chars().any(|letter| "ыэъёЫЭЪЁ'\"".contains(letter));
             if !is_translated || !is_clean || end(&english) != end(&ukrainian) {
                 wrong.push(format!("{name}: “{english}” and “{ukrainian}”"));
@@ -182,7 +182,7 @@ fn addresses_of_this_server_begin_with_its_root() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let starts = if name.ends_with(".js") { vec!["(\"", "(`"] } else { vec![" href=", " action=", " src=", " data-copy-from="] };
         for start in starts {
-            // In templates an address may also be of the page itself; in code the quotes are escaped.
+            // Within templates, an address may also be relative to the page. In code, the quotes are escaped.
             let after = text.split(start).skip(1).map(|after| after.trim_start_matches(['\\', '"']));
             let others = after.filter(|after| after.starts_with('/') || after.starts_with("{{") && !after.starts_with("{{ v.at.root }}"));
             wrong.extend(others.map(|after| format!("{name}: {start}{}", after.lines().next().unwrap_or_default())));

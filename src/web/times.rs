@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::lang::Lang;
 
-/// A time as the element `time`: relative, with the absolute time on hover. Scripts keep it up to date.
+/// A time as a `time` element: relative, with the absolute time on hover. The page's script keeps it up to date.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Time {
     at: Ms,
@@ -24,7 +24,7 @@ impl Time {
     }
 }
 
-// It contains only digits and fixed words.
+// The output contains only digits and fixed words.
 impl HtmlSafe for Time {}
 
 impl fmt::Display for Time {
@@ -58,7 +58,7 @@ fn relative(lang: Lang, at: Ms, now: Ms) -> String {
     }
 }
 
-/// What is told of a text that is no span of time, in Ukrainian.
+/// The error about a text that is not a duration, in Ukrainian.
 pub(crate) const NO_TIME: &str = "очікується час, як-от 90, 90s, 5m, 1h30m або 2d";
 
 /// Two units at most: `3 min 5 s`.
@@ -75,12 +75,12 @@ pub(crate) fn duration(lang: Lang, ms: Ms) -> String {
     }
 }
 
-/// The day of a time by UTC, as the usage names it: `2026-02-25`.
+/// The day in UTC, in the format of the usage: `2026-02-25`.
 pub(crate) fn day(at: Ms) -> String {
     Timestamp::from_millisecond(at).unwrap_or_default().strftime("%Y-%m-%d").to_string()
 }
 
-/// A time limit, in its largest unit that has no rest: `30 min`.
+/// A time limit, in the largest unit in which it is a whole number: `30 min`.
 pub(crate) fn limit(lang: Lang, seconds: i64) -> String {
     let (count, unit) = in_largest_unit(seconds);
     let unit = match unit {
@@ -91,7 +91,8 @@ pub(crate) fn limit(lang: Lang, seconds: i64) -> String {
     format!("{count} {unit}")
 }
 
-/// A large number, its thousands apart: `24 000`. Both languages may be read with narrow spaces, and none takes them for a decimal sign.
+/// A number with separated thousands if it is large: `24 000`. Both languages allow narrow spaces, and no reader mistakes them for a
+/// decimal sign.
 pub(crate) fn number(number: i64) -> String {
     let digits = number.to_string();
     if number.abs() < 10_000 {
@@ -119,12 +120,12 @@ pub(crate) fn dollars(lang: Lang, usd: f64) -> String {
     lang.t(format!("${amount}"), format!("{}\u{a0}$", amount.replace('.', ",")))
 }
 
-/// US dollars, with a sign if a part of them is estimated.
+/// US dollars, with `~` if a part of them is estimated.
 pub(crate) fn cost(lang: Lang, usd: f64, is_estimated: bool) -> String {
     format!("{}{}", if is_estimated { "~" } else { "" }, dollars(lang, usd))
 }
 
-/// What runs cost, and for how many tokens.
+/// The cost and the tokens of runs.
 pub(crate) fn used(lang: Lang, usage: &Usage) -> String {
     let about = if usage.cost_estimated { lang.t("about ", "приблизно ") } else { "" };
     let (cost, read, written) = (dollars(lang, usage.cost_usd), number(usage.input_tokens), number(usage.output_tokens));
@@ -144,7 +145,7 @@ pub(crate) fn beginning(text: &str, most: usize) -> String {
     shortened(&words, most)
 }
 
-/// The beginning of a text, with its lines.
+/// The beginning of a text, with its line breaks.
 pub(crate) fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         None => text.to_owned(),

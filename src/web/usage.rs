@@ -1,4 +1,4 @@
-//! Usage: the cost and the tokens of runs over a period, by one or two keys; and the same as CSV.
+//! Usage: the cost and the tokens of runs over a period, grouped by one or two keys, as a page and as CSV.
 
 use std::collections::BTreeSet;
 
@@ -29,39 +29,39 @@ use bloom_core::usage::Usage;
 use bloom_core::{DAY_MS, Ms};
 
 const ROWS: usize = 60;
-/// Rows of a call that is not for the page.
+/// The page size of calls that read all rows.
 const ROWS_OF_CALL: usize = 1_000;
-/// The most rows of a file; more are refused, because part of them would look like all.
+/// The maximum number of rows of a file. If there are more, no file is made, because people would take a part for the whole.
 const MAX_CSV_ROWS: usize = 10_000;
-/// The most rows that are sorted by cost.
+/// The maximum number of rows that are sorted by cost.
 const MAX_SORTED_ROWS: usize = 10_000;
 const NAME_CHARS: usize = 80;
-/// The most days of a chart: of a longer time, the last ones.
+/// The maximum number of days in a chart. If the period is longer, the chart has its last days.
 const CHART_DAYS: Ms = 62;
-/// What a visitor sees first.
+/// The query that is used if the address has none.
 const FIRST: &[u8] = b"since=30d&by=day";
-/// The filters of the address, which are those of the API.
+/// The filters in the address. They have the names of the API.
 const FILTERS: [&str; 7] = ["agent_slug", "context_id", "project", "worker_id", "team", "created_by", "label"];
-/// All that the address may have besides the place in the list.
+/// All fields that the address may have, except the place in the list.
 const FIELDS: [&str; 11] =
     ["since", "until", "by", "order", "agent_slug", "context_id", "project", "worker_id", "team", "created_by", "label"];
-/// What rows are sorted by.
+/// The orders of the rows.
 const ORDERS: [&str; 2] = ["cost", "name"];
-/// Tasks whose labels the form offers to group by, and the most labels of it.
+/// How many tasks are read for the labels by which the form offers to group, and the maximum number of these labels.
 const TASKS: usize = 50;
 const LABELS: usize = 20;
 
-/// What the address asks for, as a query of the API: what is grouped by, and all else.
+/// The request in the address, as a query of the API: the keys to group by, and everything else.
 struct Asked {
     by: Vec<String>,
     filter: String,
-    /// The beginning and the end of the time, as far as they are given.
+    /// The beginning and the end of the period, if they are given.
     times: [Option<Ms>; 2],
 }
 
 impl Asked {
     /// # Errors
-    /// What is wrong, by field.
+    /// The errors, by field.
     fn of(fields: &Fields, v: &Layout) -> Result<Self, Wrong> {
         let mut wrong = Wrong::new();
         let mut query = form_urlencoded::Serializer::new(fields.query_of(&FILTERS));
@@ -94,18 +94,18 @@ impl Asked {
     }
 }
 
-/// What is grouped by, in the words of the address: the two choices of the form, or a list with commas.
+/// The keys to group by, in the words of the address: the two choices of the form, or a list that is separated by commas.
 fn words_of(fields: &Fields) -> Vec<&str> {
     fields.all("by").flat_map(|text| text.split(',')).map(str::trim).filter(|word| !word.is_empty()).collect()
 }
 
-/// Whether rows are sorted by their cost. Days have an order of their own, unless another is chosen.
+/// Whether rows are sorted by cost. Days and weeks are in the order of time, unless another order is chosen.
 fn is_by_cost(fields: &Fields) -> Result<bool, Refused> {
     let order = fields.word("order", &ORDERS)?;
     Ok(order == "cost" || order.is_empty() && !matches!(words_of(fields).first(), None | Some(&("day" | "week"))))
 }
 
-/// A value that was grouped by, and the list of its tasks if there is a filter for it.
+/// A value of a grouping key, and the address of the list of its tasks if there is a filter for it.
 struct Key {
     text: String,
     tasks: Option<String>,
@@ -129,7 +129,7 @@ impl Key {
     }
 }
 
-/// Who created tasks, as an actor of the audit trail.
+/// The label of the actor that created tasks, as the audit trail names it.
 fn creator(v: &Layout, actor: &str) -> String {
     match actor.strip_prefix("key:") {
         Some(name) => {
@@ -149,7 +149,7 @@ struct Row {
     output_tokens: String,
     cost_usd: f64,
     cost: String,
-    /// How long its bar is, in percent of the longest.
+    /// The length of its bar, in percent of the longest one.
     bar: String,
 }
 
@@ -171,18 +171,18 @@ struct UsagePage<'a> {
     v: &'a Layout,
     fields: &'a Fields,
     wrong: Wrong,
-    /// What the columns of the keys are called.
+    /// The titles of the columns with the keys.
     titles: Vec<String>,
     rows: Vec<Row>,
     total: Option<Row>,
     charts: Vec<Chart>,
-    /// The addresses of the next page and of the file.
+    /// The addresses of the next page and of the CSV file.
     next: Option<String>,
     file: String,
-    /// Names of labels that can be grouped by.
+    /// The names of labels by which rows can be grouped.
     labels: BTreeSet<String>,
     is_by_cost: bool,
-    /// There are too many rows to sort them.
+    /// Whether the rows are too many to be sorted.
     is_unsorted: bool,
 }
 
@@ -191,12 +191,12 @@ impl UsagePage<'_> {
         self.fields.text(field)
     }
 
-    /// The two fields of what is grouped by.
+    /// The two fields for the grouping.
     fn groups(&self) -> [(&'static str, &'static str); 2] {
         [("by", self.v.t("Grouped by", "Групувати за")), ("by2", self.v.t("and by", "і за"))]
     }
 
-    /// The choices of such a field: word, name, and whether it is the chosen one. What the address has is one of them.
+    /// The choices of such a field: word, label, and whether it is chosen. A value from the address is always among them.
     fn choices(&self, field: &str) -> Vec<(String, String, bool)> {
         let given = words_of(self.fields).get(usize::from(field == "by2")).copied().unwrap_or_default();
         let of_label = |name: &String| (format!("label:{name}"), title(self.v, &format!("label:{name}")));
@@ -208,7 +208,7 @@ impl UsagePage<'_> {
         choices.into_iter().map(|(word, name)| (word.clone(), name, word == given)).collect()
     }
 
-    /// What is asked for often: the address and its name.
+    /// Frequent requests, each with its address and name.
     fn presets(&self) -> [(String, &'static str); 5] {
         let t = |english, ukrainian| self.v.t(english, ukrainian);
         let today = Timestamp::from_millisecond(self.v.now).unwrap_or_default().to_zoned(TimeZone::UTC).date();
@@ -227,12 +227,12 @@ impl UsagePage<'_> {
         self.wrong.get(field)
     }
 
-    /// Whether a filter is given, or wrong, that is not always seen.
+    /// Whether one of the filters that are not always visible is set or has an error.
     fn has_more(&self) -> bool {
         self.filters().iter().skip(1).any(|(field, _)| !self.given(field).is_empty() || self.wrong(field).is_some())
     }
 
-    /// The fields of the form that filter: name and label. The first one is always seen.
+    /// The filter fields of the form, as name and label. The first one is always visible.
     fn filters(&self) -> Vec<(&'static str, &'static str)> {
         let t = |english, ukrainian| self.v.t(english, ukrainian);
         let mut filters = vec![
@@ -243,7 +243,7 @@ impl UsagePage<'_> {
             ("context_id", t("Context", "Контекст")),
             ("created_by", t("Creator (key:NAME)", "Хто створив")),
         ];
-        // Others see the tasks of one team at most.
+        // Other visitors see the tasks of one team at most.
         if self.v.sees_all() {
             filters.push(("team", t("Team", "Команда")));
         }
@@ -270,7 +270,7 @@ fn title(v: &Layout, key: &str) -> String {
     known.to_owned()
 }
 
-/// The fields of the address, or what a visitor sees first.
+/// The fields of the address, or the default ones if it has none.
 fn fields(visit: &Visit) -> Result<Fields, Refused> {
     visit.query().only(&[&FIELDS[..], &["cursor"]].concat())?;
     Ok(if visit.query().is_empty() { Fields::parse(FIRST) } else { visit.query().clone() })
@@ -326,31 +326,32 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
     }
 }
 
-/// The links to the tasks of the keys that own none, whatever they create: their lists would be empty. Who is no administrator does not see keys.
+/// The links to the lists of tasks of keys that own no tasks, even if they create some. These lists would be empty. Only administrators may
+/// see keys; for others, there are no such links.
 async fn keys_without_tasks(visit: &Visit) -> Result<BTreeSet<String>, Refused> {
     let link = |key: ApiKey<'_>| (key.scope.to_string(), format!("/tasks?owner={}", path_part(&key.name)));
     let keys = visit.list_if_allowed("keys", link).await?.map(|listed| listed.rows).unwrap_or_default();
     Ok(keys.into_iter().filter(|(scope, _)| !Scope::parse(scope).is_some_and(Scope::owns_tasks)).map(|(_, link)| link).collect())
 }
 
-/// Names of labels of the newest tasks.
+/// The names of the labels that the newest tasks have.
 async fn labels(visit: &Visit) -> Result<BTreeSet<String>, Refused> {
     let names = |task: Task<'_>| task.labels.keys().map(|name| name.to_string()).collect::<Vec<_>>();
     let listed = visit.list(&format!("llm-tasks?limit={TASKS}"), names).await?;
     Ok(listed.rows.into_iter().flatten().filter(|name| name.chars().count() <= NAME_CHARS && !name.contains(',')).take(LABELS).collect())
 }
 
-/// A page of rows, and what all rows come to.
+/// A page of rows, and the total of all rows.
 struct Found {
     rows: Vec<Row>,
     total: Row,
-    /// What the days come to, if the rows are of days.
+    /// The charts by day, if the rows are grouped by day.
     charts: Vec<Chart>,
     next: Option<String>,
     is_unsorted: bool,
 }
 
-/// The rows of a page, the most expensive first; `None` if there are too many to sort.
+/// A page of the rows, sorted by cost in descending order; `None` if there are too many rows.
 async fn sorted(visit: &Visit, asked: &Asked) -> Result<Option<Listed<Row>>, Refused> {
     let path = asked.path(&asked.by.join(","), ROWS_OF_CALL);
     let Some(mut rows) = all(visit, &path, MAX_SORTED_ROWS, |found| row(&visit.layout, found)).await? else { return Ok(None) };
@@ -376,7 +377,7 @@ async fn read(visit: &Visit, asked: &Asked, is_by_cost: bool) -> Result<Found, R
     for row in &mut listed.rows {
         row.bar = if most > 0.0 { format!("{:.1}", row.cost_usd / most * 100.0) } else { "0".to_owned() };
     }
-    // Days are few, so that the sums of all rows are there beside any page of them.
+    // The total is the sum of all days. There are few days, so it can be computed for any page of the rows.
     let mut total = (0, Usage::default());
     let of_days = |found: UsageRow<'_>| {
         let UsageRow { key, runs, input_tokens, output_tokens, cost_usd, cost_estimated, .. } = found;
@@ -401,10 +402,10 @@ async fn read(visit: &Visit, asked: &Asked, is_by_cost: bool) -> Result<Found, R
     Ok(Found { rows: listed.rows, total, charts, next: listed.next, is_unsorted })
 }
 
-/// What each day of the time came to, up to its end. Few bars tell no more than the table.
+/// The charts of cost and runs by day, up to the end of the period. With few bars, a chart would say no more than the table.
 fn charts(v: &Layout, asked: &Asked, days: &[(String, i64, Usage)]) -> Vec<Chart> {
     let (lang, [from, to]) = (v.at.lang, asked.times);
-    // The end itself is not in the time.
+    // The end itself is not part of the period.
     let last = to.map_or(v.now, |to| (to - 1).min(v.now));
     let count = (last.div_euclid(DAY_MS) - from.unwrap_or_default().div_euclid(DAY_MS) + 1).clamp(0, CHART_DAYS);
     let of_day = |day: &str| days.iter().find(|(known, ..)| known == day);
@@ -416,7 +417,7 @@ fn charts(v: &Layout, asked: &Asked, days: &[(String, i64, Usage)]) -> Vec<Chart
     charts.into_iter().filter(|chart| chart.filled >= LEAST_BARS).collect()
 }
 
-/// The rows of all pages; `None` if they are more than that.
+/// The rows of all pages; `None` if there are more than `most`.
 async fn all<T: serde::de::DeserializeOwned, R>(
     visit: &Visit,
     path: &str,

@@ -1,4 +1,4 @@
-//! A request of a browser: whose it is, and what its pages share.
+//! A browser's request: its visitor, and the data that all pages share.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -21,21 +21,21 @@ use bloom_core::Ms;
 use bloom_core::api_key::Scope;
 use bloom_http::{Api, Caller, Identity, Share, refuse_unread_form};
 
-/// The field of each form that shows that a page of this server has made it.
+/// The form field that proves that a page of this server has made the form.
 pub(crate) const FORM_TOKEN: &str = "form_token";
 
-/// What all pages show.
+/// The data that all pages show.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub at: At,
-    /// The page's place in the menu.
+    /// The menu entry to which the page belongs.
     pub here: String,
     pub scope: Scope,
-    /// The name of the key, or of its scope.
+    /// The name of the key, or the label of its scope.
     pub who: String,
-    /// The server has no keys, so nobody signs in.
+    /// Whether the server has no keys, so that nobody needs to sign in.
     pub is_open: bool,
-    /// An address of a control plane is set.
+    /// Whether the address of a control plane is set.
     pub uses_membridge: bool,
     pub token: String,
     pub now: Ms,
@@ -56,7 +56,7 @@ impl Layout {
         }
     }
 
-    /// Of who is signed in, for a page that is made after the request was refused.
+    /// The layout for the visitor who is signed in, for a page that is made after the request was refused.
     pub(crate) async fn of_session(parts: &Parts) -> Option<Self> {
         let api = parts.extensions.get::<Api>()?;
         let cookies = Cookies::of(&parts.headers, api.root(), api.is_secure(parts));
@@ -68,7 +68,7 @@ impl Layout {
         Some(Self::of(parts, api, &identity, &cookie))
     }
 
-    /// Whether the visitor may change tasks: an admin all, a submit key its own, a member key those of its team.
+    /// Whether the visitor may change tasks: an admin key all tasks, a submit key its own, a member key those of its team.
     pub(crate) fn may_act(&self) -> bool {
         matches!(self.scope, Scope::Admin | Scope::Submit | Scope::Member)
     }
@@ -77,17 +77,17 @@ impl Layout {
         self.scope == Scope::Admin
     }
 
-    /// Whether the visitor may see workers and records, which are not a single key's own.
+    /// Whether the visitor may see workers and the records of all keys.
     pub(crate) fn sees_all(&self) -> bool {
         matches!(self.scope, Scope::Admin | Scope::Read)
     }
 
-    /// Whether the visitor may see usage: of all, of its team's tasks, or of its own.
+    /// Whether the visitor may see usage: that of all tasks, of its team's tasks, or of its own.
     pub(crate) fn sees_usage(&self) -> bool {
         self.sees_team() || self.scope == Scope::Submit
     }
 
-    /// Whether the visitor may see queues, projects and workers: all, or what its team needs to know of them.
+    /// Whether the visitor may see queues, projects and workers: all of them, or those that its team needs to know.
     pub(crate) fn sees_team(&self) -> bool {
         self.sees_all() || self.scope == Scope::Member
     }
@@ -101,7 +101,7 @@ impl Layout {
         self.at.lang.word(&word.to_string())
     }
 
-    /// The one of two texts that is in the language of the page.
+    /// Returns whichever of the two texts is in the language of the page.
     pub(crate) fn t<T>(&self, english: T, ukrainian: T) -> T {
         self.at.lang.t(english, ukrainian)
     }
@@ -113,7 +113,7 @@ pub(crate) struct Visit {
     pub caller: Caller,
     pub layout: Layout,
     pub cookies: Cookies,
-    /// The address of this server, for commands on other machines.
+    /// The address of this server, for commands that are run on other machines.
     pub address: String,
     query: Fields,
     set_cookie: Option<HeaderValue>,
@@ -124,7 +124,7 @@ impl Visit {
         &self.query
     }
 
-    /// A page, with the cookie that its forms need.
+    /// Renders a page, and sets the cookie that its forms need.
     pub(crate) fn show(&self, status: StatusCode, template: &impl askama::Template) -> Result<Response, Refused> {
         let mut response = page(status, template)?;
         if let Some(cookie) = &self.set_cookie {
@@ -134,7 +134,7 @@ impl Visit {
     }
 
     /// # Errors
-    /// The visitor is no administrator, who alone may do what the page asks about.
+    /// The visitor is not an administrator.
     pub(crate) fn must_be_admin(&self) -> Result<(), Refused> {
         let refused = || Refused::new(403, "Only an administrator may do this", "Це може робити лише адміністратор");
         self.layout.is_admin().then_some(()).ok_or_else(refused)
@@ -144,7 +144,7 @@ impl Visit {
         self.show(StatusCode::OK, template)
     }
 
-    /// Who is not signed in, on the pages that are for them.
+    /// A visitor who is not signed in, for the pages that need no sign-in.
     pub(crate) fn stranger(parts: &mut Parts) -> Result<Self, Refused> {
         Self::of(parts, Identity { scope: Scope::Join, key: None }, None)
     }
@@ -213,9 +213,9 @@ fn outside() -> Refused {
 pub(crate) struct Posted {
     pub visit: Visit,
     pub fields: Fields,
-    /// The files of a form that has some.
+    /// The uploaded files.
     pub files: Vec<Upload>,
-    /// Of the memory for bodies.
+    /// The share of the memory for bodies that this form uses.
     _held: Share,
 }
 
@@ -224,7 +224,7 @@ impl<S: Send + Sync> FromRequest<S> for Posted {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
         let (mut parts, body) = request.into_parts();
-        // The body is read only of those who may send one.
+        // The body is read only if the visitor may send one.
         let visit = Visit::from_request_parts(&mut parts, state).await;
         let request = Request::from_parts(parts, body);
         let visit = match visit {
@@ -265,7 +265,7 @@ async fn read_form(request: Request, cookie: Option<&str>) -> Result<(Fields, Ve
     Ok((fields, files))
 }
 
-/// The queries that are not empty, as one.
+/// Joins the queries that are not empty.
 pub(crate) fn joined<const N: usize>(queries: [&str; N]) -> String {
     queries.into_iter().filter(|query| !query.is_empty()).collect::<Vec<_>>().join("&")
 }
@@ -301,21 +301,21 @@ impl Fields {
         self.0.iter().filter(move |(key, value)| *key == name && !value.is_empty()).map(|(_, value)| value.as_str())
     }
 
-    /// All values, the empty ones among them, so that each keeps its place.
+    /// All values including the empty ones, so that each keeps its position.
     pub(crate) fn every<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
         let name = name.to_owned();
         self.0.iter().filter(move |(key, _)| *key == name).map(|(_, value)| value.as_str())
     }
 
     /// # Errors
-    /// A field has a name that is not among these: a misspelt filter must not count as none.
+    /// A field has a name that is not in `known`. It is not ignored, because a misspelt filter must not count as no filter.
     pub(crate) fn only(&self, known: &[&str]) -> Result<(), Refused> {
         let unknown = self.0.iter().find(|(name, _)| !known.contains(&name.as_str()));
         unknown.map_or(Ok(()), |(name, _)| Err(Refused::unknown("name", name, known)))
     }
 
     /// # Errors
-    /// The field is given, and its value is not among these words.
+    /// The field is set, and its value is not in `known`.
     pub(crate) fn word(&self, name: &str, known: &[&str]) -> Result<String, Refused> {
         match self.get(name) {
             Some(given) if !known.contains(&given) => Err(Refused::unknown(name, given, known)),
@@ -323,12 +323,12 @@ impl Fields {
         }
     }
 
-    /// A query of these fields, as far as they are given.
+    /// A query string of those of these fields that are set.
     pub(crate) fn query_of(&self, names: &[&str]) -> String {
         form_urlencoded::Serializer::new(String::new()).extend_pairs(self.given(names)).finish()
     }
 
-    /// These fields, as far as they are given.
+    /// Those of these fields that are set.
     pub(crate) fn given(&self, names: &[&str]) -> impl Iterator<Item = (&str, &str)> {
         let given = self.0.iter().filter(|(name, value)| names.contains(&name.as_str()) && !value.is_empty());
         given.map(|(name, value)| (name.as_str(), value.as_str()))

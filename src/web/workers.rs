@@ -27,9 +27,9 @@ use url::{Host, Url};
 use uuid::Uuid;
 
 const ROWS: usize = 60;
-/// Workers whose names are looked at for one that is free.
+/// How many workers' names are read to find a name that is not in use.
 const NAMES: usize = 1_000;
-/// The newest leases of a worker that tell how its runs end.
+/// How many of a worker's newest leases are read to see how its runs end.
 const LEASES: usize = 50;
 
 struct Shown {
@@ -39,14 +39,14 @@ struct Shown {
     used: i64,
     version: String,
     os: String,
-    /// How much of its slots is in use, in percent.
+    /// How many percent of its slots are in use.
     bar: i64,
     agents: String,
-    /// Empty if its agent does not tell.
+    /// Empty if its agent does not report them.
     profiles: String,
     labels: String,
     projects: String,
-    /// The agent that works under its name, and since when.
+    /// The running agent that uses this worker's name, and since when.
     instance: Option<(Uuid, Ms)>,
     last_seen: Ms,
     registered_at: Ms,
@@ -55,7 +55,7 @@ struct Shown {
     pauses: Vec<ShownPause>,
 }
 
-/// What is wrong with a worker that needs a person; its pauses say it themselves.
+/// A problem of a worker that needs a person. Pauses are left out, because they have messages of their own.
 pub(crate) fn trouble(lang: Lang, worker: &Worker<'_>) -> Option<&'static str> {
     match worker.status {
         _ if !worker.pauses.is_empty() => None,
@@ -73,7 +73,8 @@ pub(crate) fn trouble(lang: Lang, worker: &Worker<'_>) -> Option<&'static str> {
     }
 }
 
-/// The same for its own page. One that is merely offline is no trouble elsewhere: it may have been stopped for good.
+/// The same for the worker's own page, which also reports that the worker is offline. Other pages do not, because it may have been stopped
+/// for good.
 fn to_do(lang: Lang, worker: &Worker<'_>) -> Option<&'static str> {
     let is_away = worker.status != WorkerStatus::Online && worker.pauses.is_empty();
     let away = lang.t(
@@ -83,7 +84,7 @@ fn to_do(lang: Lang, worker: &Worker<'_>) -> Option<&'static str> {
     trouble(lang, worker).or_else(|| is_away.then_some(away))
 }
 
-/// Whether the address leads to the server from its own machine only.
+/// Whether the address reaches the server only from its own machine.
 pub(crate) fn is_of_this_machine(address: &str) -> bool {
     let host = Url::parse(address).ok().and_then(|url| url.host().map(|host| host.to_owned()));
     match host {
@@ -94,12 +95,13 @@ pub(crate) fn is_of_this_machine(address: &str) -> bool {
     }
 }
 
-/// A name for a new worker: whoever copied the name of one that exists would take it over.
+/// An unused name for a new worker. People copy it from the page, and a worker that is started with an existing name would replace the
+/// existing one.
 pub(crate) fn free_name(taken: &[String]) -> String {
     (1..=taken.len() + 1).map(|number| format!("worker-{number}")).find(|name| !taken.contains(name)).unwrap_or_default()
 }
 
-/// A pause, and the account that an administrator can resume.
+/// A pause, and the account if an administrator can resume it.
 struct ShownPause {
     text: String,
     account: Option<String>,
@@ -114,7 +116,7 @@ fn shown(lang: Lang, worker: Worker<'_>) -> Shown {
         used: worker.active_leases,
         bar: (worker.active_leases * 100 / worker.capabilities.max_concurrency.max(1)).clamp(0, 100),
         labels: shortened(&worker.capabilities.labels.join(", "), 200),
-        // An agent that does not tell it has the word of the API.
+        // An agent that does not report its version has the word `unknown` in the API.
         version: if worker.agent_version == "unknown" { lang.word("unknown").into() } else { worker.agent_version.to_string() },
         os: worker.os_info.to_string(),
         agents: agents.map_or_else(|| lang.t("all agents", "усіх агентів").to_owned(), |agents| shortened(&agents.join(", "), 100)),
@@ -150,7 +152,7 @@ struct Workers<'a> {
 }
 
 impl Workers<'_> {
-    /// Whether the visitor is told the systems.
+    /// Whether the visitor may see the operating systems.
     fn has_systems(&self) -> bool {
         self.rows.iter().any(|row| !row.os.is_empty())
     }
@@ -161,7 +163,7 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     visit.query().only(&["cursor"])?;
     let listed = visit.list(&format!("workers?limit={ROWS}&{}", visit.query().query_of(&["cursor"])), |worker| shown(lang, worker)).await?;
     let next = listed.next.map(|cursor| format!("/workers?cursor={}", path_part(&cursor)));
-    // This page may have only some of them.
+    // The rows of this page may be only some of all workers.
     let taken = visit.list(&format!("workers?limit={NAMES}"), |worker: Worker| worker.id.to_string()).await?.rows;
     visit.ok(&Workers { v: &visit.layout, rows: listed.rows, next, address: &visit.address, example: free_name(&taken) })
 }
@@ -182,13 +184,13 @@ struct WorkerPage<'a> {
     url: String,
     held: Vec<Held>,
     recent: Vec<Row>,
-    /// Who cordoned or drained it; `None`: it is open, or the visitor does not see that.
+    /// Who cordoned or drained it; `None` if nobody did, or if the visitor may not see it.
     closed: Option<Closed>,
-    /// What a person has to do about it; its pauses are told apart.
+    /// What a person has to do about it. Its pauses are shown separately.
     to_do: Option<&'static str>,
-    /// How its newest runs ended; `None`: none has, or the visitor does not see that.
+    /// How its newest runs ended; `None` if none has ended, or if the visitor may not see it.
     ends: Option<Ends>,
-    /// What its runs cost lately.
+    /// The recent cost of its runs.
     spent: String,
     done: Option<&'static str>,
 }

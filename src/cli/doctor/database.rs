@@ -7,19 +7,19 @@ use super::super::database;
 use super::{Finding, State};
 
 const MIB: i64 = 1 << 20;
-/// Less free space than this is soon used up.
+/// If less space is free, it will soon be used up.
 const LITTLE_SPACE: i64 = 1024 * MIB;
-/// The server restarts the write-ahead log long before this size, unless a reader keeps it.
+/// The server restarts the write-ahead log long before it has this size, unless a reader prevents it.
 const LARGE_LOG: i64 = 256 * MIB;
-/// Less than this is not worth a rewrite of the file.
+/// If less space is unused, it is not worth rewriting the file.
 const MUCH_UNUSED: i64 = 256 * MIB;
-/// PostgreSQL can't remove rows that died during an open transaction.
+/// While a transaction is open, PostgreSQL can't remove the rows that died after it began.
 const LONG_TRANSACTION_MS: i64 = 60_000;
 const MANY_DEAD_ROWS: i64 = 100_000;
-/// Leases end by the clock of the database. People compare its times with those of this machine.
+/// Leases end by the clock of the database, and people compare its times with those of this machine.
 const CLOCK_TOLERANCE_MS: i64 = 2_000;
 
-/// Also the id by which the database is known in a bucket.
+/// Also returns the id of the database, which identifies it in a bucket.
 pub async fn look(settings: &Serve) -> (Vec<Finding>, Option<String>) {
     let shown = settings.shown_database_url();
     let one = |state, text: String| (vec![Finding::new("database", state, text)], None);

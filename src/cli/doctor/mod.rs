@@ -32,7 +32,7 @@ impl State {
     }
 }
 
-/// What was found of one subject. The text of what is not fine says what to do.
+/// A result about one subject. If it is not fine, the text says what to do.
 struct Finding {
     subject: &'static str,
     state: State,
@@ -45,7 +45,8 @@ impl Finding {
     }
 }
 
-/// `authority`: whom to trust besides the authorities of the operating system. `strict`: warnings fail, too.
+/// `authority`: a file with authorities to trust in addition to those of the operating system. `strict`: fail also if there are only
+/// warnings.
 pub async fn run(flags: &Flags, authority: Option<PathBuf>, strict: bool, output: Output) -> Result<(), CommandError> {
     let report = config::load(flags);
     let mut findings = of_settings(&report);
@@ -63,7 +64,7 @@ pub async fn run(flags: &Flags, authority: Option<PathBuf>, strict: bool, output
         }
         Output::Text => {
             for Finding { subject, state, text } in &findings {
-                // What others have written, such as the names of workers, must not control the terminal.
+                // Text that others have written, such as the name of a worker, must not control the terminal.
                 term::print(&format!("{:8} {subject:14} {}\n", state.as_str(), term::line(text)))?;
             }
         }

@@ -1,4 +1,4 @@
-//! The object store: whether the server can do there what it has to.
+//! The object store: whether the server can do everything there that it needs to.
 
 use bloom_config::Serve;
 use bloom_objects::Objects;
@@ -6,7 +6,7 @@ use bloom_telemetry::Metrics;
 
 use super::{Finding, State};
 
-/// `database_id`: that of the database, if it was ever used with an object store.
+/// `database_id`: the id of the database; `None` if it was never used with an object store.
 pub async fn look(settings: &Serve, database_id: Option<&str>) -> Option<Finding> {
     let finding = |state, text: String| Some(Finding::new("object store", state, text));
     let Some(at) = settings.objects.clone() else {

@@ -1,4 +1,4 @@
-//! The running server on this machine, and what only it knows: its keys, the control plane and the workers.
+//! The running server on this machine, and what only the server knows: its keys, the control plane and the workers.
 
 use std::path::Path;
 
@@ -17,11 +17,11 @@ use super::{Finding, State};
 
 /// A key that ends within this time needs a successor.
 const SOON_MS: i64 = 7 * 24 * 3_600_000;
-/// Findings of one kind that are listed; the rest is counted.
+/// The maximum number of findings of one kind that are listed. The rest is counted.
 const MOST: usize = 10;
 
 pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
-    // A certificate is rarely for a loopback address.
+    // With TLS, the public address is used, because certificates are rarely valid for a loopback address.
     let mut url = settings.public_address().filter(|_| settings.tls.is_some()).unwrap_or_else(|| own_url(settings));
     if settings.network.port == 0 {
         return vec![Finding::new(
@@ -30,7 +30,8 @@ pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
             "PORT is 0, so its address is not known: give the port that it told at its start",
         )];
     }
-    // That of `dev`, which has no settings. What can't be read is told below, by the server's refusal.
+    // A running `dev`, which has a key that is not in the settings. If its key can't be read, the server refuses the calls below, and that
+    // is reported.
     let dev = dev_key::in_use(&settings.data.dir).ok().flatten();
     let authority = authority.filter(|path| !path.as_os_str().is_empty());
     let connect = |url: &str| {
@@ -43,7 +44,7 @@ pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
         Err(error) => return vec![Finding::new("server", State::Wrong, error.to_string())],
     };
     let mut health = client.get::<Value>("api/runtime/health").await;
-    // It was given its port by a flag, which doctor was not.
+    // `dev` may have got another port by a flag, which was not given to doctor.
     if matches!(health, Err(Error::Unreachable(_) | Error::Garbled(_)))
         && let Some(dev) = dev.as_ref().filter(|dev| !dev.is_at(&url))
         && let Ok(of_dev) = connect(&dev.url)
@@ -72,7 +73,7 @@ pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
     let mut findings = vec![ready(&client, &url).await, control_plane(&health)];
     match client.get::<Vec<Reconciler<'_>>>("api/runtime/reconcilers").await {
         Ok(mut reconcilers) => {
-            // What was recorded before the start, perhaps in a backup, tells nothing of this server.
+            // Records from before the start, perhaps from a backup, say nothing about this server.
             let now_ms = bloom_client::now_ms();
             let uptime_ms = (health["uptime"].as_f64().unwrap_or_default() * 1e3) as i64;
             reconcilers.retain(|one| one.recorded_at >= now_ms - uptime_ms);
@@ -151,7 +152,7 @@ fn of_reconcilers(all: &[Reconciler<'_>], now_ms: i64) -> Vec<Finding> {
     limited_or(troubled, "reconcilers", format!("all {} do their work", all.len()))
 }
 
-/// An agent that listens asks for a key, without which it refuses each call of the server and of the control plane in it.
+/// Agents that listen for calls require a key. Without it, they refuse each call of the server and of the control plane that runs in it.
 fn agent_key(settings: &Serve, workers: &Value) -> Option<Finding> {
     let listen =
         workers.as_array().into_iter().flatten().filter(|worker| worker["url"].as_str().is_some_and(|url| !url.is_empty())).count();
@@ -171,7 +172,7 @@ fn of_workers(workers: &Value) -> Vec<Finding> {
     }
     let online = all.iter().filter(|worker| matches!(worker["status"].as_str(), Some("online" | "syncing"))).count();
     let state = if online == 0 { State::Warning } else { State::Fine };
-    // A worker with a paused profile may be online, with its others.
+    // A worker with one paused profile may still be online with its other profiles.
     let and_paused = match all.iter().filter(|worker| paused(worker).is_some()).count() {
         0 => String::new(),
         1 => ", 1 is paused".to_owned(),
@@ -199,7 +200,7 @@ fn of_workers(workers: &Value) -> Vec<Finding> {
     findings
 }
 
-/// A pause that somebody has forgotten looks like a server that does nothing.
+/// A forgotten pause makes the server look as if it did nothing.
 fn of_queues(queues: &[Queue<'_>], now_ms: i64) -> Vec<Finding> {
     let paused = queues.iter().filter_map(|queue| {
         let lasts = span_text((now_ms - queue.paused_at?).max(0));
@@ -213,14 +214,14 @@ fn of_queues(queues: &[Queue<'_>], now_ms: i64) -> Vec<Finding> {
     limited_or(paused.collect(), "queues", "none is paused".to_owned())
 }
 
-/// What a worker says about its first pause.
+/// The message of the worker's first pause.
 fn paused(worker: &Value) -> Option<String> {
     Some(worker["pauses"][0]["message"].as_str()?.to_owned())
 }
 
 fn of_keys(keys: &Value, now_ms: i64) -> Vec<Finding> {
     let all = keys.as_array().map(Vec::as_slice).unwrap_or_default();
-    // A join token is for one enrollment soon, so its end stops nothing.
+    // A join token is used for one enrollment shortly after its creation, so nothing stops working when it expires.
     let ending = all.iter().filter(|key| key["scope"] != "join").filter_map(|key| {
         let (name, ends) = (key["name"].as_str()?, key["expires_at"].as_i64()?);
         let left = span_text((ends - now_ms).max(0));
@@ -230,7 +231,7 @@ fn of_keys(keys: &Value, now_ms: i64) -> Vec<Finding> {
     limited_or(ending, "keys", format!("{} named keys, none of which ends soon", all.len()))
 }
 
-/// What is wrong, or that all is fine.
+/// The problems, or one finding that all is fine.
 fn limited_or(troubled: Vec<Finding>, subject: &'static str, fine: String) -> Vec<Finding> {
     if troubled.is_empty() { vec![Finding::new(subject, State::Fine, fine)] } else { limited(troubled, subject) }
 }

@@ -6,7 +6,7 @@ use bloom_api::words::Word;
 use bloom_core::pause::DISK_PAUSED;
 use bloom_core::task::{NOT_PUSHED, Reason, Status, WaitingReason};
 
-/// Advice for this task; the empty text if there is nothing to do. `all_paused`: whether all queues are paused, if that is known.
+/// The advice for this task; empty if there is nothing to do. `all_paused`: whether all queues are paused; `None` if that is unknown.
 pub(crate) fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
     match (&task.status, &task.waiting, &task.failure) {
         (Word::Known(Status::Queued), Some(waiting), _) => match waiting.reason {
@@ -36,7 +36,7 @@ pub(crate) fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String 
                     (Some(Word::Known(Reason::Project)), _) => {
                         "see whether git ls-remote URL works on the worker, as the user of its agent, without a question".to_owned()
                     }
-                    // The cause is outside, or the model's, and passes by itself: there is nothing to mend.
+                    // The cause is external or the model's, and passes by itself, so the user has nothing to correct.
                     (Some(Word::Known(Reason::RateLimited | Reason::Overloaded | Reason::WorkerLost | Reason::Stalled)), Some(at)) => {
                         format!("nothing: it is tried again at {}", time_text(at))
                     }
@@ -64,7 +64,7 @@ pub(crate) fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String 
                     None => format!("{own}; or {all}"),
                 }
             }
-            // It is not queued.
+            // Such a task is not queued.
             Word::Known(WaitingReason::NeedsHuman | WaitingReason::WorkerSilent) => String::new(),
             Word::Known(WaitingReason::Limit) => {
                 format!("wait for a lease to end, or raise the limit: bloom-runtime queue limit --agent {} N", task.agent_slug)
@@ -92,7 +92,7 @@ pub(crate) fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String 
                     )
                 }
                 Some(Word::Known(Reason::Project)) => {
-                    // A retry begins with the same ref again.
+                    // A retry would begin with the same ref.
                     format!(
                         "do what the message says; with another ref: bloom-runtime task submit --like {id} --ref REF; if the repository, the worker's git or \
                          its directory of the context was mended: {again}"
@@ -113,7 +113,7 @@ pub(crate) fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String 
                 Some(Word::Known(Reason::InvalidRequest)) => {
                     format!("do what the message says; if its conversation is the cause, begin a new one: {reset}; then: {again}")
                 }
-                // An error of a run is tried again: this one is of the agent, which says what to do.
+                // Errors of a run are retried. This failure is final, so it is one of the agent itself, whose message says what to do.
                 Some(Word::Known(Reason::AgentError)) if matches!(task.status, Word::Known(Status::Failed)) => {
                     format!("do what the message says, then: {again}")
                 }
@@ -148,7 +148,7 @@ pub(crate) fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String 
     }
 }
 
-/// The branch of which a message tells that it can't be pushed.
+/// The branch that could not be pushed, according to the message.
 fn unpushed_branch(message: &str) -> Option<&str> {
     message.split_once(NOT_PUSHED)?.0.trim_end().rsplit(' ').next()
 }
@@ -159,7 +159,7 @@ mod tests {
     use serde::Deserialize as _;
     use serde_json::{Value, json};
 
-    /// The advice for a task with these fields.
+    /// The advice for a failed task with these fields.
     fn advised(fields: &Value) -> String {
         let mut task = json!({
             "id": uuid::Uuid::nil(), "context_id": "c", "agent_slug": "a", "prompt": "p", "policy": { "timeout_sec": 60, "timeout_is_default": false, "budget": 0.0 },

@@ -1,5 +1,5 @@
-//! `task describe`, `worker describe` and `conversation describe`: all that there is to know about one object, for people. With -o json, the answers of the server
-//! from which it is made.
+//! `task describe`, `worker describe` and `conversation describe`: everything about one object, for people. With -o json, the server's
+//! answers from which the description is made.
 
 pub(crate) mod advice;
 mod conversation;
@@ -24,16 +24,16 @@ pub(crate) use conversation::conversation;
 pub(crate) use task::task;
 pub(crate) use worker::worker;
 
-/// How many leases, audit entries and events are shown.
+/// The maximum numbers of leases, audit entries and events that are read.
 const LEASES: usize = 50;
 const ENTRIES: usize = 100;
 const EVENTS: usize = 10;
-/// Of a worker's leases and audit entries, for people.
+/// The maximum number of a worker's leases and audit entries that are shown to people.
 const NEWEST: usize = 10;
 
-/// How an attempt ended is what people look for: other columns go first.
+/// People look for the end of an attempt, so other columns are left out before this one becomes narrower.
 const LEAST_END: usize = 40;
-/// Where no terminal says how wide it is. `task describe` shows the whole failure in a line of its own.
+/// The width if the terminal's is unknown. `task describe` shows the whole failure on a line of its own.
 const USUAL_END: usize = 60;
 
 /// The rows of a list, as the server sent them.
@@ -51,28 +51,28 @@ async fn permitted(server: &Server, path: &str, query: &[(&str, String)], limit:
     }
 }
 
-/// Lines of a name and a value. Empty values are left out.
+/// Prints lines with a name and a value. Empty values are left out.
 fn facts(facts: &[(&str, String)]) -> Result<(), CommandError> {
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or_default() + 2;
     let given = facts.iter().filter(|(_, value)| !value.is_empty());
-    // The lines of a value stay apart: in one line, what follows a comment of a command would look like a part of it.
+    // The lines of a value are kept. On one line, the text after a comment of a command would look like a part of the comment.
     let lines = |value: &str| term::safe(value).split('\n').map(str::trim_end).collect::<Vec<_>>().join(&format!("\n{:width$}", ""));
     term::print(&given.map(|(name, value)| format!("{:width$}{}\n", format!("{name}:"), lines(value))).collect::<String>())
 }
 
-/// A table under a title; `none` if it has no rows.
+/// Prints a table under a title, or `none` if it has no rows.
 fn section<T>(title: &str, form: Form, kind: &'static Kind<T>, rows: &[T]) -> Result<(), CommandError> {
     let empty = if rows.is_empty() { " none" } else { "" };
     term::print(&format!("\n{title}:{empty}\n"))?;
     if rows.is_empty() { Ok(()) } else { show::table(form, kind, rows) }
 }
 
-/// Where the rows are that a section leaves out, if it does.
+/// Names the command that lists the rows that a section leaves out, if there are any.
 fn more(is_more: bool, command: &str) -> Result<(), CommandError> {
     if is_more { term::print(&format!("Earlier ones: {}\n", term::line(command))) } else { Ok(()) }
 }
 
-/// A section that the key may not read.
+/// Prints a section that the key may not read.
 fn closed(title: &str) -> Result<(), CommandError> {
     term::print(&format!("\n{title}: not open to this key\n"))
 }
@@ -88,7 +88,7 @@ struct Attempt {
     end: String,
 }
 
-/// The leases, with what the audit trail (oldest first) says of their ends.
+/// The leases, each with its end according to the audit trail (oldest first).
 fn attempts(leases: Vec<Lease<'static>>, trail: &[Audit<'static>]) -> Vec<Attempt> {
     let end = |lease: &Lease| {
         let Some(ended_at) = lease.ended_at else { return String::new() };
@@ -104,7 +104,7 @@ fn attempts(leases: Vec<Lease<'static>>, trail: &[Audit<'static>]) -> Vec<Attemp
             Word::Known(Action::TaskRetried) => format!("the run failed: {}", entry.detail),
             // "timeout: did not end within its time limit of 1m"
             Word::Known(Action::TaskDead) => format!("the run failed, and the task is dead: {}", entry.detail),
-            // Its detail names the task and the worker.
+            // Its detail only names the task and the worker.
             Word::Known(Action::LeaseExpired) => "the lease expired".to_owned(),
             Word::Known(Action::TaskReleased) => format!("handed back: {}", entry.detail),
             // "cancelled: cancelled on request"
@@ -114,7 +114,7 @@ fn attempts(leases: Vec<Lease<'static>>, trail: &[Audit<'static>]) -> Vec<Attemp
             }
             action => format!("{} {}", action.to_string().replace('_', " "), entry.detail).trim_end().to_owned(),
         };
-        // A key that sees only some tasks does not see the trail.
+        // A key that sees only some tasks may not read the audit trail.
         trail.iter().find(is_end).map(told).unwrap_or_else(|| match (&lease.outcome, &lease.reason) {
             (Some(_), Some(reason)) => format!("the run failed: {reason}"),
             (Some(outcome), None) => outcome.to_string(),
@@ -128,7 +128,7 @@ fn lasted(attempt: &Attempt, now: Ms) -> String {
     columns::age(attempt.lease.started_at, attempt.lease.ended_at.unwrap_or(now))
 }
 
-/// The last heartbeat, counted from the start of the lease.
+/// When the last heartbeat came, relative to the start of the lease.
 fn renewed(attempt: &Attempt, _: Ms) -> String {
     let Lease { started_at, last_heartbeat, .. } = attempt.lease;
     if last_heartbeat > started_at { format!("after {}", columns::age(started_at, last_heartbeat)) } else { "never".into() }

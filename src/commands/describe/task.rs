@@ -27,7 +27,7 @@ use bloom_core::project::PushMode;
 use bloom_core::task::{Status, WaitingReason};
 
 const TEXT: usize = 100;
-/// Characters of the reason of a failure, which is why people look.
+/// The maximum length of a failure's reason. It is long, because the reason is what people look for.
 const REASON: usize = 2_000;
 
 /// # Errors
@@ -47,7 +47,7 @@ pub(crate) async fn task(named: &str, server: &Server, shown: Shown) -> Result<(
     let (events, _) = server.page(&events).await.map_err(failed)?;
     let profile = start_event::newest(server, &id, &events).await.map_err(failed)?.map(|start| start.profile);
     let existing = ids::existing(server, &task.depends_on).await?;
-    // A task that was removed does not exist any more, which is worth knowing too.
+    // A removed task is shown as such, because that is worth knowing.
     let dependency = |on: &Uuid| {
         let found = existing.iter().find(|task| task["id"].as_str().is_some_and(|id| id == on.to_string()));
         found.cloned().unwrap_or_else(|| json!({ "id": on, "status": "removed" }))
@@ -89,7 +89,7 @@ pub(crate) async fn task(named: &str, server: &Server, shown: Shown) -> Result<(
             let mut events: Vec<Event> = read_all(&events)?;
             events.retain(|event| in_words(event).is_some());
             section("Last events", form, &EVENT, &events)?;
-            // Keys of people see their tasks, but not the trail of the server.
+            // The keys of people may see their tasks, but not the audit trail of the server.
             let Some(trail) = trail else { return Ok(()) };
             let created_at = task.created_at;
             let steps: Vec<Step> = trail.into_iter().map(|entry| Step { entry, created_at }).collect();
@@ -98,12 +98,12 @@ pub(crate) async fn task(named: &str, server: &Server, shown: Shown) -> Result<(
     }
 }
 
-/// Whether all queues are paused, if the task waits for its queue and the key may list queues.
+/// Whether all queues are paused; `None` if the task does not wait for its queue, or if the key may not list queues.
 async fn all_paused(server: &Server, task: &Task<'_>) -> Result<Option<bool>, CommandError> {
     if !waits_for(task, WaitingReason::Paused) {
         return Ok(None);
     }
-    // All queues together are the first row.
+    // The first row is that of all queues together.
     let first = permitted(server, "api/runtime/queues", &[], 1).await?;
     Ok(first.as_deref().and_then(<[Value]>::first).and_then(|queue| queue["paused"].as_bool()))
 }
@@ -117,7 +117,7 @@ async fn result(server: &Server, id: &str) -> Result<Option<Value>, CommandError
     found(server, &path(id, "/result")).await
 }
 
-/// What the run asks; `None` if it was answered meanwhile.
+/// The question of the run; `None` if it has been answered since.
 async fn question(server: &Server, id: &str) -> Result<Option<Value>, CommandError> {
     found(server, &path(id, "/question")).await
 }
@@ -130,9 +130,9 @@ async fn found(server: &Server, path: &str) -> Result<Option<Value>, CommandErro
     }
 }
 
-/// What is known of the newest run.
+/// What is known about the newest run.
 struct Of<'a> {
-    /// The task was queued again by somebody, with all its attempts.
+    /// Whether somebody has requeued the task, with all its attempts.
     is_requeued: bool,
     profile: Option<String>,
     result: Option<TaskResult<'a>>,

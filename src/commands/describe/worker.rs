@@ -23,7 +23,7 @@ pub(crate) async fn worker(name: &str, server: &Server, shown: Shown) -> Result<
     let leases = list(server, "api/runtime/leases", &of_worker, LEASES).await?;
     let mut trail = list(server, "api/runtime/audit", &of_worker, ENTRIES).await?;
     trail.reverse();
-    // A run that ends meanwhile, with a task that is removed at once, is left out.
+    // Leaves out tasks that were removed at once after their runs ended meanwhile.
     let running = ids::existing(server, &held.iter().map(|lease| lease.task_id).collect::<Vec<_>>()).await?;
     match shown.form_or(Form::Table) {
         Form::Name => term::print(&format!("{}\n", term::line(name))),
@@ -44,7 +44,8 @@ pub(crate) async fn worker(name: &str, server: &Server, shown: Shown) -> Result<
     }
 }
 
-/// A worker that claims is not told apart from one that waits for calls, because neither is set: whoever claims gets tasks.
+/// How the worker gets tasks. Claiming tasks and waiting for calls are not settings of a worker, so these two can't be distinguished: every
+/// worker that claims gets tasks.
 fn way(worker: &Worker) -> String {
     let is_pushed_to = worker.dispatch == DispatchMode::Push && !worker.url.is_empty();
     let way =

@@ -1,13 +1,13 @@
-//! The commands that messages recommend.
+//! The commands that messages recommend to users of the plugin.
 
 use super::cluster::Cluster;
 use crate::CommandError;
 use crate::task::wait::WHAT_TO_DO;
 
-/// How to go on with an LLMTask.
+/// The commands with which a user can continue with an LLMTask.
 pub(crate) struct Advice {
     name: String,
-    /// Flags of the plugin, and those of kubectl, that name the same cluster and namespace again.
+    /// The flags of the plugin and of kubectl that select the same cluster and namespace again.
     of_plugin: String,
     of_kubectl: String,
 }
@@ -21,7 +21,7 @@ impl Advice {
         format!("kubectl bloom logs -f {}{}", self.name, self.of_plugin)
     }
 
-    /// The words of the command line after `task`, and what does the same in the cluster.
+    /// Commands of `task`, each with the command that does the same in the cluster.
     fn commands(&self) -> [(&'static str, String); 4] {
         let Self { name, of_plugin, of_kubectl } = self;
         [
@@ -32,18 +32,19 @@ impl Advice {
         ]
     }
 
-    /// What is shared with the command line recommends its commands, for the id of the task: the same as commands of kubectl.
+    /// Code that is shared with the command line recommends its commands, with the id of the task. They are replaced by the corresponding
+    /// commands of kubectl.
     pub(crate) fn translated(&self, id: &str, failure: CommandError) -> CommandError {
         let replaced = |message: String, (verb, own): &(&str, String)| message.replace(&format!("bloom-runtime task {verb} {id}"), own);
-        // An object is not retried by the command line.
+        // The command line can't retry the task of an object, so this advice is left out.
         let message = failure.message.split(WHAT_TO_DO).next().unwrap_or_default().to_owned();
         CommandError { message: self.commands().iter().fold(message, replaced), ..failure }
     }
 
-    /// A failure after the LLMTask was created: without its name, people would submit it again.
+    /// Adds the name of the created LLMTask to a failure. Without it, people would submit the task again.
     pub(crate) fn with_what_was_created(&self, failure: CommandError) -> CommandError {
         let is_told = self.commands().iter().any(|(_, command)| failure.message.contains(command));
-        // Without a message, there is no failure to tell.
+        // An empty message means that there is nothing to report.
         if is_told || failure.message.is_empty() {
             return failure;
         }

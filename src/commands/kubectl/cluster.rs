@@ -65,7 +65,7 @@ impl Cluster {
     /// kubectl with these arguments, in the cluster of this command.
     pub(crate) fn kubectl(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("kubectl");
-        // Before the arguments, which may end with a name after `--`.
+        // The connection flags come first, because the arguments may end with a name after `--`.
         command.args(self.connection("context")).args(arguments).kill_on_drop(true);
         command
     }
@@ -91,7 +91,7 @@ impl Cluster {
         command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() }).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| not_started(&error))?;
         if let (Some(mut to), Some(input)) = (child.stdin.take(), input) {
-            // If kubectl does not read it, it says why.
+            // If kubectl does not read its input, its own error says why.
             let _ = to.write_all(input.to_string().as_bytes()).await;
         }
         let output = child.wait_with_output().await.map_err(|error| format!("kubectl: {error}"))?;

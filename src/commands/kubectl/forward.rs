@@ -1,4 +1,4 @@
-//! A port-forward to the server, by kubectl.
+//! A port-forward to the server, which kubectl runs.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use tokio::time::{sleep, timeout};
 use super::cluster::{Cluster, not_started};
 use crate::CommandError;
 
-/// How long kubectl may take until it forwards.
+/// How long kubectl may take to start forwarding.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// How long kubectl waits for a pod that runs.
+/// How long kubectl waits for a running pod.
 const POD_LIMIT: &str = "--pod-running-timeout=10s";
-/// The pause before kubectl is started again, after the pod that it forwarded to has ended.
+/// The pause before kubectl is restarted after its pod has ended.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The most bytes of a line of kubectl, and of its errors.
+/// The maximum length of a line of kubectl, and of its error text.
 const LINE: usize = 4096;
 
-/// A local port that leads to the server until this is dropped. If its pod ends, it leads to another one after a while.
+/// A local port that is forwarded to the server until this is dropped. If the pod ends, the port is soon forwarded to another one.
 pub(crate) struct Forward {
     port: u16,
     keeper: JoinHandle<()>,
@@ -32,14 +32,14 @@ impl Forward {
         let service = format!("service/{service}");
         let command = |ports: &str| cluster.kubectl(&["port-forward", &namespace, "--address=127.0.0.1", POD_LIMIT, "--", &service, ports]);
         let (mut child, port) = started(command(":http")).await?;
-        // The same port again, because the calls go there.
+        // The port must stay the same, because the calls use it.
         let mut again = command(&format!("{port}:http"));
         let keeper = tokio::spawn(async move {
             loop {
                 let _ = child.wait().await;
                 child = loop {
                     sleep(PAUSE).await;
-                    // Calls fail meanwhile, and are repeated.
+                    // Meanwhile, calls fail and are retried.
                     if let Ok((child, _)) = started_by(&mut again).await {
                         break child;
                     }
@@ -64,7 +64,7 @@ async fn started(mut command: Command) -> Result<(Child, u16), CommandError> {
     started_by(&mut command).await
 }
 
-/// Starts kubectl, and waits until it forwards. Returns the local port.
+/// Starts kubectl, and waits until it forwards. Returns the process and the local port.
 async fn started_by(command: &mut Command) -> Result<(Child, u16), CommandError> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| not_started(&error))?;
@@ -90,7 +90,7 @@ async fn started_by(command: &mut Command) -> Result<(Child, u16), CommandError>
             return Err(format!("kubectl did not forward a port to the server in {} s", START_LIMIT.as_secs()).into());
         }
     };
-    // kubectl writes a line for each connection, and waits if nobody reads them.
+    // kubectl writes a line for each connection, and would block if nobody read them.
     tokio::spawn(async move { while line(&mut out).await.is_some() {} });
     tokio::spawn(async move {
         let mut errors = BufReader::new(errors);
@@ -99,7 +99,7 @@ async fn started_by(command: &mut Command) -> Result<(Child, u16), CommandError>
     Ok((child, port))
 }
 
-/// The next line, or a part of a very long one; `None` at the end.
+/// The next line, or a part of it if it is very long; `None` at the end.
 async fn line(from: &mut BufReader<impl AsyncRead + Unpin>) -> Option<String> {
     let mut bytes = Vec::new();
     let mut limited = tokio::io::AsyncReadExt::take(from, LINE as u64);
@@ -107,7 +107,7 @@ async fn line(from: &mut BufReader<impl AsyncRead + Unpin>) -> Option<String> {
     (read > 0).then(|| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The local port in `Forwarding from 127.0.0.1:40123 -> 5000`.
+/// The local port in a line such as `Forwarding from 127.0.0.1:40123 -> 5000`.
 fn port_of(line: &str) -> Option<u16> {
     line.strip_prefix("Forwarding from 127.0.0.1:")?.split(' ').next()?.parse().ok()
 }

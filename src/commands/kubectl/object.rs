@@ -8,7 +8,7 @@ use uuid::Uuid;
 pub(crate) struct Object(pub Value);
 
 impl Object {
-    /// From the fields of a task, by their names in the HTTP API.
+    /// Creates the object from the fields of a task, which have the names of the HTTP API.
     pub(crate) fn new(name: Option<&str>, fields: Map<String, Value>, prompt: String) -> Self {
         let mut spec = Map::new();
         for (field, value) in fields {

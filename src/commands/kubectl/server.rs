@@ -55,7 +55,7 @@ impl ServerArgs {
     /// # Errors
     /// A key is given without the address that it is for.
     pub(crate) fn check(&self) -> Result<(), CommandError> {
-        // Whoever may edit an LLMTask decides where it leads. A key goes only to the server whose owner has made it.
+        // Everyone who may edit an LLMTask decides which server it names. A key must go only to the server for which it was made.
         if self.key_file.is_some() && self.server.is_none() {
             return Err(CommandError::usage("--key-file needs --server, the address of the server that the key is for"));
         }

@@ -1,4 +1,4 @@
-//! What an LLMTask says of its task: which server has taken it, and the id of the task there.
+//! What an LLMTask says about its task: which server has accepted it, and the id of the task there.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use crate::term;
 use bloom_api::kubernetes::OPERATOR;
 use bloom_core::namespace::is_namespace;
 
-/// How often an object is read until it has a task.
+/// The interval at which an object is read until it has a task.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// After this time without a word from a server, the user is told what may be missing.
+/// If no server has responded after this time, the user is told what may be missing.
 const SILENT_FOR: Duration = Duration::from_secs(10);
-/// The most characters that are shown of an annotation that is wrong.
+/// The maximum number of characters of an invalid annotation that are shown.
 const SHOWN: usize = 80;
 
 /// An LLMTask that has a task.
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub name: String,
-    /// The id of the task at the server.
+    /// The id of the task on the server.
     pub id: String,
     object: Value,
 }
@@ -38,7 +38,7 @@ impl Taken {
         }
     }
 
-    /// Waits until the LLMTask has a task, and tells meanwhile why it has none.
+    /// Waits until the LLMTask has a task. Meanwhile, it reports why there is none.
     ///
     /// # Errors
     /// The time limit was reached, or the object can't be read.
@@ -67,7 +67,7 @@ impl Taken {
     /// The namespace of the server that has the task.
     ///
     /// # Errors
-    /// The object names none.
+    /// The object does not name one.
     pub(crate) fn server_namespace(&self) -> Result<&str, CommandError> {
         server_namespace(&self.object).map_err(|why| format!("the server of the LLMTask {} is not known: {why}", self.name).into())
     }
@@ -93,7 +93,7 @@ fn id_of(object: &Value) -> Option<String> {
     object["status"]["taskId"].as_str().map(str::to_owned)
 }
 
-/// What the server says of the object, in one line.
+/// The server's message about the object, on one line.
 fn message(object: &Value) -> Option<String> {
     object["status"]["message"].as_str().map(term::line)
 }
@@ -108,7 +108,8 @@ fn why_none(object: &Value) -> String {
     }
 }
 
-/// The namespace of the server that has taken the object, else why it is not known. Whoever may edit the object can write anything there.
+/// The namespace of the server that has accepted the object, or why it is unknown. The value is validated, because everyone who may edit
+/// the object can write anything there.
 fn server_namespace(object: &Value) -> Result<&str, String> {
     match object["metadata"]["annotations"][OPERATOR].as_str() {
         None => Err("no server has taken it yet; does one run with OPERATOR=true, and serve this namespace?".to_owned()),

@@ -1,4 +1,4 @@
-//! The index of answers in files: the names of the files are ids, which do not tell the lines of the input that they belong to.
+//! An index for answers that are stored as files. The files are named by ids, which do not show the lines of the input that they belong to.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,22 +14,22 @@ use bloom_api::lists::MAX_IDS;
 
 const NAME: &str = "index.jsonl";
 
-/// A line of the input, and its task.
+/// A line of the input and its task.
 pub(crate) struct Submitted {
     pub line: usize,
     pub name: Option<String>,
     pub id: String,
 }
 
-/// How tasks ended, by their ids.
+/// The ends of tasks, by their ids.
 pub(crate) type Ends = HashMap<String, End>;
 
-/// How a task ended, or how far it is.
+/// How a task ended, or its current state.
 pub(crate) struct End {
     pub status: String,
     /// The file with the answer.
     pub file: Option<String>,
-    /// What the run could not do.
+    /// What the run was not able to do.
     pub warnings: Vec<String>,
 }
 
@@ -46,19 +46,19 @@ struct Row<'a> {
 }
 
 /// # Errors
-/// There is an index already. It is told before anything is submitted, because the answers may take hours.
+/// There is an index already. This is checked before anything is submitted, because the answers may take hours.
 pub(crate) fn check(dir: &Path, force: bool) -> Result<(), CommandError> {
     if dir.is_dir() { Directory::open(dir)?.check(NAME, force).map_err(|failure| failure.about(NAME)) } else { Ok(()) }
 }
 
-/// Writes a line for each line of the input, in its order.
+/// Writes one row for each line of the input, in the same order.
 ///
 /// # Errors
-/// It can't be written.
+/// The index can't be written.
 pub(crate) async fn write(dir: &Path, force: bool, all: &[Submitted], ends: &mut Ends, server: &Server) -> Result<(), CommandError> {
     let open: Vec<Uuid> = all.iter().filter(|one| !ends.contains_key(&one.id)).filter_map(|one| one.id.parse().ok()).collect();
     for some in open.chunks(MAX_IDS) {
-        // How far they are is known only if the server tells, which is away perhaps.
+        // The states of these tasks stay unknown if the server can't be reached.
         for task in ids::existing(server, some).await.unwrap_or_default() {
             if let (Some(id), Some(status)) = (task["id"].as_str(), task["status"].as_str()) {
                 ends.insert(id.to_owned(), End { status: status.to_owned(), file: None, warnings: Vec::new() });

@@ -91,7 +91,7 @@ async fn download(server: &Server, id: &str, artifacts: &[Artifact<'_>], directo
         }
     }
     drop(progress);
-    // Only a download that is complete is told on standard output.
+    // Standard output lists only complete downloads.
     CommandError::all(&failures)?;
     told.iter().try_for_each(|path| term::print_foreign(&format!("{path}\n")))
 }
@@ -101,7 +101,7 @@ fn size(artifact: &Artifact<'_>) -> u64 {
 }
 
 async fn one(server: &Server, artifact: &Artifact<'_>, name: &str, directory: &Directory, force: bool) -> Result<(), CommandError> {
-    // Before it is loaded; the file is put in its place only if that is still free.
+    // This is checked before the download. The file gets its name only if that is still free.
     directory.check(name, force)?;
     let fetch = || async {
         let mut into = Digesting::new(directory.create(name).map_err(bloom_client::Error::Usage)?);
@@ -179,7 +179,7 @@ pub(crate) async fn diff(id: &str, server: &Server) -> Result<(), CommandError> 
     match String::from_utf8(newest_diff(&id, server).await?) {
         Ok(text) => term::print_foreign(&text),
         Err(wrong) if term::is_out_terminal() => term::print_foreign(&String::from_utf8_lossy(wrong.as_bytes())),
-        // A patch has the bytes of the files, whatever their encoding.
+        // A patch contains the bytes of the files, so it may not be UTF-8.
         Err(wrong) => {
             let mut out = stdout().lock();
             out.write_all(wrong.as_bytes())

@@ -1,4 +1,4 @@
-//! Sends many tasks in batches, each of them completely or not at all.
+//! Sends many tasks in batches. Each batch takes effect completely or not at all.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -16,21 +16,21 @@ use crate::show::{self, Form};
 use crate::{columns, project, term};
 use bloom_api::new_tasks::MAX_BATCH;
 
-/// A server accepts 1 MiB per call by default; the difference is for the JSON around the tasks.
+/// By default, a server accepts 1 MiB per call. The difference leaves room for the JSON around the tasks.
 const MAX_BATCH_BYTES: usize = 1_000_000;
 
-/// A checked line, ready to be sent.
+/// A validated line that is ready to be sent.
 pub(crate) struct Line {
     pub number: usize,
-    /// By which later lines depend on it.
+    /// The name by which later lines can depend on this one.
     pub name: Option<String>,
-    /// In place of the ids of the tasks of earlier lines, it has their [`placeholder`]s.
+    /// The task. It has a [`placeholder`] in place of the id of each task of an earlier line.
     pub body: Box<RawValue>,
     /// The positions of the lines that it depends on.
     pub after: Vec<usize>,
 }
 
-/// What stands for the id of the task of the line at this position, until the server has made it.
+/// The placeholder for the id of the task of the line at this position, until the server has created the task.
 pub(crate) fn placeholder(position: usize) -> String {
     Uuid::from_u128(position as u128).to_string()
 }
@@ -39,7 +39,7 @@ impl Line {
     /// The task to send.
     ///
     /// # Errors
-    /// The body is no object, which it was when it was checked.
+    /// The body is not a JSON object. This can't happen, because the body has been validated.
     fn task(&self, ids: &[String]) -> Result<Box<RawValue>, CommandError> {
         if self.after.is_empty() {
             return Ok(self.body.clone());
@@ -55,27 +55,27 @@ impl Line {
     }
 }
 
-/// What the acknowledged batches have made.
+/// The results of the acknowledged batches.
 #[derive(Default)]
 pub(crate) struct Made {
     pub existed: u64,
     /// The ids of the tasks, in the order of the lines.
     pub ids: Vec<String>,
-    /// The tasks, if they are printed at the end.
+    /// The created tasks, if they are to be printed at the end.
     pub tasks: Vec<Value>,
 }
 
-/// Why no further batch is sent.
+/// Why no further batch was sent.
 pub(crate) enum End {
     All,
     Interrupted,
-    /// Interrupted while a batch was under way, and its answer did not come in time.
+    /// The command was interrupted while a batch was being sent, and the answer did not arrive in time.
     Unacknowledged,
 }
 
-/// Sends batch by batch, until Ctrl-C. `made` is right also after a failure.
+/// Sends batch after batch, until Ctrl-C. `made` is correct even after a failure.
 ///
-/// `form`: how the tasks are printed as they are made; `None`: they are not.
+/// `form`: the format in which the tasks are printed when they are created; `None`: they are not printed.
 ///
 /// # Errors
 /// A batch was refused, or its tasks can't be printed.
@@ -123,7 +123,7 @@ pub(crate) async fn send(
         progress.add(batch.len() as u64);
         for task in &tasks {
             made.ids.push(id_of(task)?);
-            // Each batch tells of its agents, perhaps with another one that may be meant.
+            // Warnings about the same agent are printed only once, although each batch may report it with another suggestion.
             let is_new = |_: &String| told.insert(task["agent_slug"].to_string());
             warnings(task).filter(is_new).for_each(|warning| term::info(&warning));
         }
@@ -136,8 +136,8 @@ pub(crate) async fn send(
     Ok(End::All)
 }
 
-/// The number of the line whose idempotency key the server's refusal names, and the key. To the key of a task, a server adds the name of a
-/// submit key at the beginning.
+/// The number and the idempotency key of the line whose key the server's refusal names. The server may have prefixed the key with the name
+/// of a submit key.
 fn conflicting(batch: &[Line], refusal: &str) -> Option<(usize, String)> {
     let (_, named) = refusal.split_once("Idempotency key '")?;
     let (named, _) = named.split_once("' was used for another task")?;
@@ -146,11 +146,13 @@ fn conflicting(batch: &[Line], refusal: &str) -> Option<(usize, String)> {
         Some((line.number, task.get("idempotency_key")?.as_str()?.to_owned()))
     });
     let is_named = |key: &str| named == key || named.strip_suffix(key).is_some_and(|owner| owner.ends_with('/'));
-    // A later line with the same key is the one that differs. If keys end alike, the longest is the whole one.
+    // If several lines have the same key, the last one is the one that differs. If several keys have the same end, the longest is the
+    // complete one.
     keys.filter(|(_, key)| is_named(key)).max_by_key(|(number, key)| (key.len(), *number))
 }
 
-/// The lines of each batch. A line that depends on another one begins a batch after that of the other, whose id is known then.
+/// The ranges of lines that form the batches. A line that depends on another one is in a later batch, so that the id of the other's task is
+/// known.
 fn batches(lines: &[Line]) -> Vec<Range<usize>> {
     let mut batches = Vec::new();
     let (mut start, mut bytes) = (0, 0);

@@ -72,7 +72,7 @@ impl BulkAction {
     fn never_changes(self, status: &Word<Status>) -> bool {
         match (self, status) {
             (Self::Cancel, Word::Known(status)) => matches!(status, Status::Completed | Status::Failed | Status::Dead),
-            // The others may have been queued again, and have begun since.
+            // Tasks with other statuses may have been requeued meanwhile, and may already run again.
             (Self::Requeue, Word::Known(status)) => *status == Status::Completed,
             (_, Word::Other(_)) => false,
         }
@@ -113,7 +113,7 @@ fn print(result: &BulkResult, shown: Shown) -> Result<(), CommandError> {
 
 pub(crate) async fn requeue(args: RequeueArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let Selection { ids, filters } = &args.tasks.selection;
-    // --agent is a filter.
+    // `--agent` is a filter.
     if args.model.is_some() || !(ids.is_empty() || filters.is_empty()) {
         let id = ids.first().map_or("ID", String::as_str);
         return Err(CommandError::usage(format!(
@@ -177,10 +177,10 @@ async fn change(
 
 /// Says which tasks stay cancelled that were cancelled because this one did not complete.
 async fn tell_of_dependents(server: &Server, id: &str) {
-    // Their failure names it.
+    // The failures of the cancelled dependents name the task.
     let status = Status::Cancelled.as_str().to_owned();
     let query = [("status", status), ("search", id.to_owned()), ("limit", MAX_REASONS.to_string())];
-    // It is only a hint, so a call that fails is no failure of the command.
+    // The call is needed only for a hint, so the command does not fail if it does.
     let Ok((found, _)) = server.page(&with_query("api/runtime/llm-tasks", &query)).await else { return };
     let found: Vec<Task> = show::read_all(&found).unwrap_or_default();
     let depends = |task: &&Task| {
@@ -234,7 +234,8 @@ async fn left(action: BulkAction, ids: &[String], count: usize, not_changed: &[N
     let different: Vec<Uuid> = ids.iter().filter_map(|id| id.parse().ok()).collect::<BTreeSet<_>>().into_iter().collect();
     let mut reasons: Vec<String> = not_changed.iter().map(reason).collect();
     for some in different.chunks(MAX_IDS).take(MAX_LOOK_UPS) {
-        // The tasks are changed, so a look-up that fails is no failure of the command; the others are told in general.
+        // The tasks are changed already, so the command does not fail if the look-up does. The other tasks are then reported without
+        // details.
         let Ok(found) = ids::existing(server, some).await else { break };
         reasons.extend(some.iter().filter_map(|id| {
             let Some(task) = found.iter().find(|task| task["id"] == id.to_string()) else {
@@ -263,11 +264,11 @@ async fn by_filter(
     server: &Server,
     shown: Shown,
 ) -> Result<(), CommandError> {
-    // A call takes one status at most.
+    // A call accepts one status at most.
     let named = |status| Named::Filter(Box::new(args.selection.filters.body(status)));
     let body = |status, dry_run, as_of| BulkRequeue { bulk: Bulk { named: named(status), dry_run, as_of }, policy: policy.clone() };
     let mut statuses = args.selection.filters.statuses();
-    // A task that was cancelled because another one failed can only be queued after that one.
+    // A task that was cancelled because another one failed can be requeued only after that one.
     statuses.sort_by_key(|status| *status == Some(Status::Cancelled.as_str()));
     let mut meant = NOTHING;
     for status in &statuses {
@@ -294,14 +295,14 @@ async fn by_filter(
         for status in statuses {
             let (mut is_more, mut not_changed) = (true, Vec::new());
             for _ in 0..MAX_ROUNDS {
-                // Only what was counted: tasks that match since then were not confirmed.
+                // Only the counted tasks are changed, because the user has not confirmed those that match since then.
                 let round = call(action, &body(status, false, meant.as_of), server).await?;
                 progress.add(u64::try_from(round.changed).unwrap_or_default());
                 is_more = round.more;
-                // What a round left is among the tasks that the next one meets, which may change it.
+                // Tasks that a round leaves unchanged are met again in the next one, which may change them.
                 not_changed = round.not_changed;
                 add(&mut all, &BulkResult { more: false, not_changed: Vec::new(), ..round });
-                // Further rounds would change nothing either.
+                // Further rounds would not change anything.
                 if !is_more || round.changed == 0 {
                     break;
                 }

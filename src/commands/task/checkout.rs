@@ -59,7 +59,7 @@ pub(crate) async fn run(args: CheckoutArgs, server: &Server) -> Result<(), Comma
         .map_err(|_| CommandError::usage(format!("--branch: {} is not the name of a branch", branch.escape_debug())))?;
     let now = repository.checked_out().await?;
     let is_changed = repository.changed().await? > 0;
-    // What the same command left in the index before is no change of the person.
+    // Changes in the index that an earlier run of the same command left there are not changes of the person.
     let is_done = now.branch.as_ref() == Some(&branch)
         && if is_changed { has_only_the_patch(&repository, &id, server).await } else { now.commit == commit };
     if is_done {

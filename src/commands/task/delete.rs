@@ -16,7 +16,7 @@ const DELETE: Act = Act {
 };
 
 /// # Errors
-/// A task could not be deleted; the others are.
+/// A task could not be deleted. The others were deleted.
 pub(crate) async fn run(args: Changed, server: &Server) -> Result<(), CommandError> {
     let Some(chosen) = args.chosen(&DELETE, true, server).await? else { return Ok(()) };
     let is_told = !chosen.is_by_filter;

@@ -1,5 +1,5 @@
-//! The directory into which files are downloaded. Nothing is written outside of it: each part of a path is opened below the one before, and
-//! none of them may be a symbolic link.
+//! The directory into which files are downloaded. Nothing is written outside of it: each part of a path is opened relative to its parent,
+//! and none may be a symbolic link.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -22,7 +22,7 @@ pub(crate) struct Directory {
 
 impl Directory {
     /// # Errors
-    /// It can't be made or opened.
+    /// The directory can't be created or opened.
     pub(crate) fn open(path: &Path) -> Result<Self, CommandError> {
         let wrong = |error: io::Error| CommandError::from(format!("{}: {error}", path.display()));
         if path.exists() && !path.is_dir() {
@@ -33,12 +33,12 @@ impl Directory {
         Ok(Self { root, path: path.to_owned() })
     }
 
-    /// The path of a file in it.
+    /// The path of a file in this directory, for messages.
     pub(crate) fn shown(&self, name: &str) -> String {
         self.path.join(name).display().to_string()
     }
 
-    /// Refuses names that lead elsewhere, and files that exist.
+    /// Refuses names that lead out of the directory, and existing files unless `force` is set.
     ///
     /// # Errors
     /// The name is refused.
@@ -53,10 +53,10 @@ impl Directory {
         }
     }
 
-    /// Writes a whole file.
+    /// Writes a file with this content.
     ///
     /// # Errors
-    /// The name is refused, a file of this name exists and must not be replaced, or it can't be written.
+    /// The name is refused, the file exists and must not be replaced, or it can't be written.
     pub(crate) fn store(&self, name: &str, content: &str, force: bool) -> Result<(), CommandError> {
         self.check(name, force)?;
         let mut file = self.create(name)?;
@@ -64,10 +64,10 @@ impl Directory {
         file.place(force)
     }
 
-    /// A new file beside the one of this name, which [`place`](Written::place) gives its name.
+    /// Creates a temporary file in the directory of the file with this name. [`place`](Written::place) gives it the name.
     ///
     /// # Errors
-    /// It can't be made.
+    /// The file can't be created.
     pub(crate) fn create(&self, name: &str) -> Result<Written, String> {
         let (parent, last) = self.parent(name).map_err(|error| error.message)?;
         let beside = format!(".{}.part", Uuid::now_v7().simple());
@@ -76,7 +76,7 @@ impl Directory {
         Ok(Written { file: file.into(), parent, beside, last: last.to_owned(), is_placed: false })
     }
 
-    /// The directory in which the file of this name is, made if it does not exist, and the last part of the name.
+    /// The directory of the file with this name, which is created if it does not exist, and the last part of the name.
     fn parent<'n>(&self, name: &'n str) -> Result<(OwnedFd, &'n str), CommandError> {
         let wrong = |part: &str, error: Errno| {
             let why = if error == Errno::LOOP || error == Errno::NOTDIR {
@@ -103,7 +103,7 @@ impl Directory {
     }
 }
 
-/// A file that is being written. It is removed unless it gets its name.
+/// A file that is being written. It is removed unless it gets its final name.
 pub(crate) struct Written {
     file: File,
     parent: OwnedFd,
@@ -114,7 +114,7 @@ pub(crate) struct Written {
 
 impl Written {
     /// # Errors
-    /// It can't be written, or a file of this name exists and must not be replaced.
+    /// The file can't be written, or a file with this name exists and must not be replaced.
     pub(crate) fn place(mut self, force: bool) -> Result<(), CommandError> {
         let wrong = |error: io::Error| CommandError::from(error.to_string());
         self.file.sync_all().map_err(wrong)?;
@@ -124,7 +124,7 @@ impl Written {
             self.is_placed = true;
             return Ok(());
         }
-        // A link does not replace what exists, on any file system; the first name is removed after that.
+        // A hard link never replaces an existing file, on any file system. The temporary name is removed afterwards.
         match rustix::fs::linkat(&self.parent, from, &self.parent, to, AtFlags::empty()) {
             Ok(()) => Ok(()),
             Err(Errno::EXIST) => Err(EXISTS.to_owned().into()),

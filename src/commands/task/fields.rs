@@ -124,7 +124,7 @@ pub(crate) struct OtherLimits {
 impl OtherLimits {
     /// `None` if no limit is given.
     pub(crate) fn change(&self) -> Option<PolicyChange> {
-        // A time limit that the API refuses is sent as it is, so that the API says why.
+        // A time limit out of range is sent anyway, so that the API says what is wrong.
         let timeout_sec = self.timeout.map(|time| Int(i64::try_from(time.as_secs()).unwrap_or(i64::MAX)));
         let change = PolicyChange { timeout_sec, budget: self.budget.map(Usd) };
         Some(change).filter(|change| *change != PolicyChange::default())
@@ -133,7 +133,7 @@ impl OtherLimits {
 
 fn dollars(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        // For the API, 0 is no limit.
+        // In the API, 0 means no limit.
         Err(_) if text == "none" => Ok(0.0),
         Ok(0.0) => Err("a task with 0 could not run; without a limit: --budget none".to_owned()),
         Ok(usd) if usd.is_finite() && usd > 0.0 => Ok(usd),
@@ -229,7 +229,7 @@ pub(crate) fn add_usual(task: &mut Map<String, Value>) {
     if policy.is_null() {
         *policy = json!({});
     }
-    // One that is no object is sent as it is, so that it is refused.
+    // A policy that is not an object is sent unchanged, so that the API refuses it.
     if let Value::Object(policy) = policy {
         time_limit::add_usual(policy);
     }

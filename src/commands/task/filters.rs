@@ -62,7 +62,7 @@ pub struct Filters {
 /// # Errors
 /// The text is not of this form; the error says what is expected.
 pub(crate) fn label(text: &str) -> Result<(String, String), String> {
-    // A value may contain a comma, so this may be one label or, as in other tools, several.
+    // A value may contain a comma. So this text may be one label or, as in other tools, several.
     if text.split(',').skip(1).any(|part| part.contains('=')) {
         return Err("a comma does not separate labels: give each label by a flag of its own, such as --label a=1 --label b=2".into());
     }

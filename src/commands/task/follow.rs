@@ -23,11 +23,11 @@ use bloom_client::Error;
 use bloom_core::Ms;
 use bloom_core::event::EventKind;
 
-/// Events per page; each may have 256 KiB.
+/// The number of events per page. Each may have 256 KiB.
 const PAGE: usize = 500;
-/// The maximum number of characters of an event in its line.
+/// The maximum number of characters of an event on its line.
 const LINE: usize = 200;
-/// How many bytes of a line without an end are kept.
+/// How many bytes of an unfinished line are kept.
 const MAX_HELD: usize = 1 << 16;
 
 pub(crate) fn kinds() -> PossibleValuesParser {
@@ -41,7 +41,7 @@ pub(crate) fn kinds() -> PossibleValuesParser {
 pub(crate) async fn to_the_end(server: &Server, id: &str, waiting: WaitOptions, shown: Shown) -> Result<(), CommandError> {
     let mut transcript = Transcript::new(shown.form_or(Form::Table), false);
     let mut waiting = waiting.without_line();
-    // The task's state is watched beside the stream, because the stream has no events while the task waits for its run.
+    // The state of the task is polled in addition to the stream, because the stream has no events while the task waits for its run.
     let events = path(id, "/events");
     let streamed = stream(server, &events, id, Retry::new(false, true), |event| transcript.take(event));
     let (task, ()) = tokio::try_join!(waiting.until_finished(server, id), streamed)?;
@@ -63,14 +63,14 @@ pub(crate) async fn logs(id: &str, args: &EventArgs, server: &Server, form: Form
     if form.is_data() { show::as_it_came(form, &events) } else { Ok(()) }
 }
 
-/// What `task logs` prints of one task.
+/// The output of `task logs` for one task.
 pub(crate) struct Log<'a> {
     args: &'a EventArgs,
     transcript: Transcript<'a>,
 }
 
 impl<'a> Log<'a> {
-    /// `name`: what each line begins with, so that the lines of several tasks can be told apart; empty: nothing.
+    /// `name`: the prefix of each line, which distinguishes the lines of several tasks; empty: there is no prefix.
     pub(crate) fn of(name: String, args: &'a EventArgs, form: Form) -> Self {
         let transcript = Transcript { kinds: &args.kind, has_times: args.timestamps, name, ..Transcript::new(form, true) };
         Self { args, transcript }
@@ -85,7 +85,7 @@ impl<'a> Log<'a> {
     /// # Errors
     /// The task does not exist, or its events can't be read.
     pub(crate) async fn follow(mut self, id: &str, server: &Server) -> Result<(), CommandError> {
-        // A task that waits has no events: why it waits is told beside them.
+        // A waiting task has no events, so the reason why it waits is printed separately.
         let mut waiting = WaitOptions::new(None, false).with_reasons_only();
         let events = with_query(&path(id, "/events"), self.newest().as_slice());
         let streamed = stream(server, &events, id, Retry::new(true, false), |event| self.transcript.take(event));
@@ -93,7 +93,7 @@ impl<'a> Log<'a> {
         self.transcript.end(&task)
     }
 
-    /// Prints the events that there are; in a format for programs, it returns them.
+    /// Prints the existing events. In a format for programs, returns them instead.
     ///
     /// # Errors
     /// The task does not exist, or its events can't be read.
@@ -121,7 +121,7 @@ impl<'a> Log<'a> {
     }
 }
 
-/// Calls `take` for each event, from the first one until the task is finished. If the stream breaks, it is resumed after the last event.
+/// Calls `take` for each event until the task is finished. If the stream breaks, it is resumed after the last event.
 async fn stream(
     server: &Server,
     path: &str,
@@ -155,18 +155,18 @@ async fn stream(
 /// Prints events.
 struct Transcript<'a> {
     form: Form,
-    /// `task logs` prints all events to standard output. Otherwise only text goes there, and the rest to standard error.
+    /// Whether all events go to standard output, as in `task logs`. Otherwise only text goes there, and everything else to standard error.
     is_log: bool,
     /// The kinds of events to print; empty: all.
     kinds: &'a [String],
-    /// Each line begins with the time of its event.
+    /// Whether each line begins with the time of its event.
     has_times: bool,
-    /// The lease of the last event. Another one means that another run has begun.
+    /// The lease of the last event. Another lease means that another run has begun.
     lease: Option<Uuid>,
-    /// What each line begins with; if it is not empty, lines are printed when they are whole, because other tasks print, too.
+    /// The prefix of each line. If it is not empty, only complete lines are printed, because other tasks print at the same time.
     name: String,
     held: String,
-    /// A tool was used since the last text, so the next text starts on a new line.
+    /// Whether a tool was used since the last text. The next text then starts on a new line.
     is_cut: bool,
     has_text: bool,
 }
@@ -218,7 +218,7 @@ impl<'a> Transcript<'a> {
             }
             _ => {
                 self.is_cut |= matches!(kind, Word::Known(EventKind::ToolUse | EventKind::ToolResult));
-                // With --follow, the user wants to see what is going on, but not the results of tools.
+                // With --follow, the user wants to see the progress, but not the results of tools.
                 let is_shown = self.is_log || !matches!(kind, Word::Known(EventKind::ToolResult | EventKind::Usage));
                 match told(&kind, data).filter(|_| is_shown) {
                     Some(told) => self.aside(event.at, &format!("[{kind}] {told}")),
@@ -228,7 +228,7 @@ impl<'a> Transcript<'a> {
         }
     }
 
-    /// Prints text of the run, which may end within a line.
+    /// Prints a text of the run, which may end in the middle of a line.
     fn text(&mut self, at: Ms, text: &str) -> Result<(), CommandError> {
         for part in text.split_inclusive('\n') {
             let goes_on = if self.name.is_empty() { term::is_in_line() } else { !self.held.is_empty() };
@@ -249,7 +249,7 @@ impl<'a> Transcript<'a> {
         Ok(())
     }
 
-    /// What a line begins with.
+    /// The beginning of a line.
     fn head(&self, at: Ms) -> String {
         let name = if self.name.is_empty() { String::new() } else { format!("{} ", self.name) };
         match jiff::Timestamp::from_millisecond(at) {
@@ -269,7 +269,7 @@ impl<'a> Transcript<'a> {
         }
     }
 
-    /// Prints a line of its own, for what is not text of the run.
+    /// Prints something other than text of the run, on a line of its own.
     fn aside(&mut self, at: Ms, line: &str) -> Result<(), CommandError> {
         if self.is_log {
             self.end_line()?;
@@ -295,12 +295,12 @@ fn text_of(data: &Value) -> Option<&str> {
     data.as_str().or_else(|| data["text"].as_str())
 }
 
-/// As `task logs` tells it, in one line; `None`: it tells a person nothing.
+/// An event on one line, in the words of `task logs`; `None` if it is of no interest to people.
 pub(crate) fn in_words(event: &Event<'_>) -> Option<String> {
     told(&event.kind, &event.data.get().parse::<Value>().unwrap_or_default())
 }
 
-/// An event in one line; `None`: it tells a person nothing.
+/// An event on one line; `None` if it is of no interest to people.
 fn told(kind: &Word<EventKind>, data: &Value) -> Option<String> {
     match kind {
         Word::Known(EventKind::ToolResult) => Some(result(data)),
@@ -309,7 +309,7 @@ fn told(kind: &Word<EventKind>, data: &Value) -> Option<String> {
     }
 }
 
-/// The beginning of what a tool answered, and its size if that is not all.
+/// The beginning of a tool's result, and its size if it is longer.
 fn result(data: &Value) -> String {
     let blocks = data["content"].as_array().into_iter().flatten().filter_map(|block| block["text"].as_str()).collect::<Vec<_>>().join("\n");
     let text = text_of(data).or_else(|| data["content"].as_str()).map_or(blocks, str::to_owned);
@@ -323,7 +323,7 @@ fn result(data: &Value) -> String {
     }
 }
 
-/// What a run has come to. Of a phase that has no words here, its text, or all that it says.
+/// The phase of a run in words. A phase without words here is shown by its text or, if there is none, by all its fields.
 fn phase_in_words(data: &Value) -> Option<String> {
     match Phase::of(data) {
         Some(Phase::Session("") | Phase::Egress(_)) => None,
@@ -339,7 +339,7 @@ fn phase_in_words(data: &Value) -> Option<String> {
     }
 }
 
-/// An event in one line, by what it has.
+/// An event on one line, made from whichever fields it has.
 fn summary(data: &Value) -> String {
     let words = text_of(data).or_else(|| data["message"].as_str()).or_else(|| data["content"].as_str());
     let told = match (words, data["name"].as_str(), data.as_object()) {

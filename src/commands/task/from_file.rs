@@ -27,10 +27,10 @@ use bloom_api::wire::Wire;
 
 const MAX_FILE_BYTES: u64 = 256 << 20;
 const MAX_COMPLAINTS: usize = 20;
-/// Each is a call, and the server limits the number of calls per minute.
+/// The maximum number of look-ups. Each is a call, and the server limits the number of calls per minute.
 const MAX_LOOK_UPS: usize = 50;
 
-/// What an interruption has done before the first batch.
+/// The message if the command is interrupted before the first batch.
 pub(crate) const NOTHING_SUBMITTED: &str = "interrupted; nothing was submitted";
 
 /// Reads the file; `-` is standard input.
@@ -52,13 +52,13 @@ fn read(name: &str, source: impl Read) -> Result<String, CommandError> {
     }
 }
 
-/// What makes the idempotency keys of a file's lines differ from those of other files.
+/// What distinguishes the idempotency keys of a file's lines from those of other files.
 pub(crate) enum Scope {
     /// `--idempotency-key`: the same lines with the same name are the same tasks, whoever submits them.
     Named(String),
-    /// The file and the user who submits it, so that the files of two people never meet.
+    /// The file and its user, so that the files of two people never share keys.
     File(PathBuf),
-    /// `--again`: the lines are new tasks.
+    /// `--again`: all lines are new tasks.
     Again,
 }
 
@@ -77,17 +77,17 @@ impl Scope {
     }
 }
 
-/// The same file with a task for each line that is a prompt as it stands. The lines keep their numbers.
+/// Converts a file of plain prompts to one with a task per line. The line numbers stay the same.
 fn of_prompts(text: &str) -> String {
     let task = |line: &str| if line.trim().is_empty() { "\n".to_owned() } else { format!("{}\n", json!({ "prompt": line })) };
     text.lines().map(task).collect()
 }
 
-/// Checks all lines, then submits them batch by batch, and prints the ids of each batch as soon as the server answers; and returns the
+/// Validates all lines, then submits them batch by batch. It prints the ids of each batch as soon as the server answers, and returns the
 /// lines with their ids.
 ///
 /// # Errors
-/// A line is invalid, and nothing was sent; or a batch was refused, and it and all later ones were not submitted.
+/// A line is invalid, and nothing was sent; or a batch was refused, and neither it nor any later one was submitted.
 pub(crate) async fn submit(
     server: &Server,
     (file, is_plain): (&Path, bool),
@@ -114,7 +114,7 @@ pub(crate) async fn submit(
     let sent = send(server, &lines, form, &progress, &mut made).await;
     let done = progress.done();
     drop(progress);
-    // Printed as one array at the end, as lists are in these formats. After a failure too: these tasks exist.
+    // In these formats, a list is one array, so it is printed at the end. It is printed even after a failure, because these tasks exist.
     if let Some(form) = form.filter(|form| form.is_data() && (sent.is_ok() || !made.tasks.is_empty())) {
         show::list(form, &columns::TASKS, &made.tasks)?;
     }
@@ -133,7 +133,7 @@ pub(crate) async fn submit(
     })?;
     let is_known = match end {
         End::All => {
-            // A task with a new key existed only if an answer was lost, and its call was repeated.
+            // With new keys, a task can exist already only because a lost answer made the call repeat. It is new all the same.
             let existed = if is_again { 0 } else { made.existed };
             term::info(&format!(
                 "{}: {} new, {} existed already",
@@ -152,13 +152,13 @@ pub(crate) async fn submit(
     Err(CommandError::interrupted(format!("interrupted: {} of {} lines were submitted{perhaps}. {how}", number(done), number(total))))
 }
 
-/// The whole ids of those that `depends_on` names by a part, or why there is none.
+/// The whole ids for the parts of ids in `depends_on`, or why there is none.
 type Found = HashMap<String, Result<String, String>>;
 
-/// Looks up the ids of which lines have only a part, each of them once. What is wrong with a line otherwise is told later.
+/// Looks up the parts of ids in `depends_on`, each once. Other errors of the lines are reported later.
 ///
 /// # Errors
-/// A call failed, or there are too many to look up.
+/// A call failed, or there are too many parts to look up.
 async fn look_up(server: &Server, text: &str, names: &Names) -> Result<Found, CommandError> {
     let (mut found, mut calls) = (Found::new(), 0);
     for line in text.lines().filter(|line| line.contains("depends_on")) {
@@ -217,17 +217,17 @@ fn lines(
     if more > 0 {
         complaints.push(format!("  and {more} more lines"));
     }
-    // One that begins so is meant as JSON, and its own error says what is wrong.
+    // A file that begins with `{` or `[` is meant as JSON, and its own error says what is wrong.
     let first = text.lines().map(str::trim_start).find(|line| !line.is_empty());
     let is_plain = first.is_some_and(|line| !line.starts_with(['{', '[']));
     let hint = if is_plain { "\nif each line is a prompt as it stands, give --plain" } else { "" };
     Err(CommandError::usage(format!("nothing was submitted, because these lines are not valid tasks:\n{}{hint}", complaints.join("\n"))))
 }
 
-/// The lines before one.
+/// The lines before the current one.
 #[derive(Default)]
 struct Earlier {
-    /// How often a content occurred.
+    /// How often each content has occurred.
     seen: HashMap<[u8; 32], u64>,
     /// The position and the idempotency key of each line with a name.
     named: HashMap<String, (usize, Value)>,
@@ -253,14 +253,15 @@ fn task(
         return Err(wrong.join("; "));
     }
     task.retain(|_, value| !value.is_null());
-    // The key of a line stands for its name: if that line becomes another task, so do those that depend on it, and another name is no change.
+    // The key of the named line stands for its name. So if the named line becomes another task, the dependent ones do, too, while another
+    // name alone changes nothing.
     let mut content = task.clone();
     let mut after = Vec::new();
     for (in_task, in_content) in items(&mut task).zip(items(&mut content)) {
         let Some(named) = in_task.as_str().map(str::to_owned) else { continue };
         if names.contains(&named) {
             let Some((position, key)) = earlier.named.get(&named) else {
-                // The line with the name is wrong, which is told there. Nothing is sent, so any id does.
+                // The named line is invalid, which is reported for that line. Nothing will be sent, so any id is fine.
                 *in_task = json!(Uuid::nil());
                 continue;
             };
@@ -279,11 +280,11 @@ fn task(
         ));
     }
     fill(&mut task, defaults);
-    // Not in the key: what is usual may change while a file is submitted.
+    // Defaults are added after the key is computed, because they may change while a file is being submitted.
     add_usual(&mut task);
     task.entry("idempotency_key").or_insert(json!(key));
     if !task.contains_key("context_id") {
-        // Derived from the key, so that it is stable: with another context, a repeat would be a conflict.
+        // The context is derived from the key, so that it is stable. With another context, a repeated submit would be a conflict.
         task.insert("context_id".into(), task["idempotency_key"].clone());
     }
     let name = name.as_ref().and_then(Value::as_str).map(str::to_owned);
@@ -298,16 +299,16 @@ fn task(
     Ok(Line { number, name, body, after })
 }
 
-/// What a line has in `depends_on`.
+/// The elements of `depends_on`.
 fn items(task: &mut Map<String, Value>) -> impl Iterator<Item = &mut Value> {
     task.get_mut("depends_on").and_then(Value::as_array_mut).into_iter().flatten()
 }
 
-/// The idempotency key of a line, derived from its content, so that submitting a file again creates no task twice. If a line occurs several
-/// times, each occurrence gets a key of its own.
+/// The idempotency key of a line. It is derived from the content, so that submitting a file again creates no duplicates. If a line occurs
+/// several times, each occurrence gets a key of its own.
 fn key(line: &Map<String, Value>, defaults: &Map<String, Value>, scope: &Value, seen: &mut HashMap<[u8; 32], u64>) -> String {
     let sorted: BTreeMap<_, _> = line.iter().collect();
-    // A relative time such as +10m is another time in each run, but means the same request.
+    // A relative time such as +10m is a different time whenever the command runs, but means the same request.
     let defaults: BTreeMap<_, _> = defaults.iter().filter(|(field, _)| *field != "not_before").collect();
     let digest: [u8; 32] = Sha256::digest(json!([scope, sorted, defaults]).to_string()).into();
     let nth = seen.entry(digest).and_modify(|nth| *nth += 1).or_insert(0);

@@ -1,4 +1,4 @@
-//! Names of the lines of a file, by which later lines depend on them.
+//! Names of the lines of a file, by which later lines can depend on them.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,7 +6,7 @@ use bloom_core::similar::similar;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-/// The field with the name of a line. It is not a field of the API.
+/// The field with the name of a line. The API has no such field.
 pub(crate) const NAME: &str = "name";
 const MAX_NAME: usize = 100;
 
@@ -25,7 +25,7 @@ pub(crate) fn dependencies(task: &Map<String, Value>) -> impl Iterator<Item = &s
 }
 
 impl Names {
-    /// The names of all lines. What is wrong with a name is told, with the number of the line; other mistakes are told later.
+    /// The names of all lines, and the errors in names with their line numbers. Other errors are reported later.
     pub(crate) fn of(text: &str) -> (Self, Vec<(usize, String)>) {
         let (mut names, mut wrong) = (Self::default(), Vec::new());
         for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| line.contains(NAME)) {
@@ -70,7 +70,7 @@ impl Names {
         })
     }
 
-    /// Whether the line with this name depends on the line with this number, also by others.
+    /// Whether the line with this name depends on the line with this number, directly or indirectly.
     fn reaches(&self, name: &str, number: usize) -> bool {
         let (mut seen, mut open) = (BTreeSet::new(), vec![name]);
         while let Some(named) = open.pop().and_then(|name| self.0.get(name)) {
@@ -84,7 +84,7 @@ impl Names {
         false
     }
 
-    /// That no line has this name, with the nearest that there is.
+    /// The error that no line has this name, with a similar name if there is one.
     pub(crate) fn unknown(&self, name: &str) -> String {
         let near = similar(name, self.0.keys().map(String::as_str));
         let near = near.map(|near| format!("; the nearest is {near}")).unwrap_or_default();

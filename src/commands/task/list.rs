@@ -1,4 +1,4 @@
-//! Lists of tasks by filters, with one or several statuses.
+//! Lists of tasks by filters, for one or several statuses.
 
 use serde_json::Value;
 
@@ -9,10 +9,10 @@ use crate::term;
 use bloom_client::Error;
 use bloom_core::task::Status;
 
-/// How many dead tasks are counted.
+/// The maximum number of dead tasks that are counted.
 const MAX_COUNTED: usize = 1000;
 
-/// The newest tasks that match, and that have this text if there is one, at most `limit`, and whether there are more.
+/// The newest tasks that match, at most `limit`, and whether there are more. `search`: a text that they must contain.
 ///
 /// # Errors
 /// A call failed.
@@ -25,7 +25,7 @@ pub(crate) async fn newest(server: &Server, filters: &Filters, search: Option<&s
         more |= has_more;
         all.extend(tasks);
     }
-    // The order of ids is the order of creation.
+    // Ids are in the order of creation.
     all.sort_by(|a, b| b["id"].as_str().cmp(&a["id"].as_str()));
     // A task whose status changes between two calls is in both answers.
     all.dedup_by(|a, b| a["id"] == b["id"]);
@@ -34,12 +34,12 @@ pub(crate) async fn newest(server: &Server, filters: &Filters, search: Option<&s
     Ok((all, more))
 }
 
-/// Says so if `--status failed` finds nothing, while there are dead tasks: these failed as well, and have no attempt left.
+/// If `--status failed` finds nothing although there are dead tasks, says so: these have failed, too, and have no attempts left.
 pub(crate) async fn hint(server: &Server, filters: &Filters) {
     if !filters.is_only(Status::Failed) {
         return;
     }
-    // It is only a hint, so a call that fails is no failure of the command.
+    // The call is needed only for a hint, so the command does not fail if it does.
     let query = filters.query(Some(Status::Dead.as_str()));
     let Ok((dead, more)) = server.list("api/runtime/llm-tasks", &query, MAX_COUNTED).await else { return };
     let or_more = if more { " or more" } else { "" };

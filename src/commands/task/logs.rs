@@ -1,4 +1,4 @@
-//! `task logs`, of one task or of several.
+//! `task logs`, for one task or several.
 
 use futures_util::future::join_all;
 use serde_json::Value;
@@ -13,11 +13,11 @@ use crate::server_calls::Server;
 use crate::show::{self, Form};
 
 const LOGS: Act = Act::reading("logs", "running");
-/// Each is a connection.
+/// The maximum number of tasks that are followed. Each needs a connection.
 const MAX_FOLLOWED: usize = 20;
 
 /// # Errors
-/// A task does not exist, or its events can't be read; those of the others are printed.
+/// A task does not exist, or its events can't be read. The events of the others are printed.
 pub(crate) async fn run(args: LogsArgs, server: &Server, form: Form) -> Result<(), CommandError> {
     let LogsArgs { events, selection } = args;
     let chosen = selection.find_all(&LOGS, server).await?;
@@ -38,7 +38,7 @@ pub(crate) async fn run(args: LogsArgs, server: &Server, form: Form) -> Result<(
         failures.extend(done.into_iter().filter_map(Result::err));
         return CommandError::all(&failures);
     }
-    // In formats for programs, the events of all tasks are one array.
+    // In formats for programs, the events of all tasks form one array.
     let mut all: Vec<Value> = Vec::new();
     for id in &chosen.ids {
         match log(id).print(id, server).await {

@@ -81,7 +81,7 @@ fn text(argument: Option<String>, file: Option<&Path>) -> Result<String, Command
         Some(standard_input::whole()?)
     };
     if let Some(added) = input.as_ref().filter(|added| !is_whole && !added.is_empty()) {
-        // In a loop that reads lines, the first command would take all others without a word.
+        // In a shell loop that reads lines, the first command would silently consume all remaining lines, so this is reported.
         term::info(&format!(
             "The prompt has standard input at its end: {} lines. Give < /dev/null to leave it out.",
             added.lines().count()

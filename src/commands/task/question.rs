@@ -68,7 +68,7 @@ type Given = (bool, Option<String>, Vec<String>);
 async fn answer(args: Asked, server: &Server, shown: Shown, verb: &str, (allow, message, answers): Given) -> Result<(), CommandError> {
     let id = ids::task(server, &args.id).await?;
     let failed = |failure: CommandError| failure.about(&args.id);
-    // The question that is told here is the one that is answered.
+    // The answer is for this question, unless the command names another one.
     let question: Question = read(&server.get(&path(&id, "/question")).await.map_err(failed)?)?;
     let fits = !allow || answers.len() == question.questions.len();
     let body = NewAnswer {
@@ -77,7 +77,7 @@ async fn answer(args: Asked, server: &Server, shown: Shown, verb: &str, (allow, 
         message: message.map(Into::into),
         answers: answers.into_iter().collect::<List<_, 0, _>>(),
     };
-    // The command may be another one: a question in words is not approved.
+    // The user may need another command: for example, a question in words can't be approved.
     let refused = |failure: CommandError| match fits {
         true => failed(failure),
         false => failed(CommandError { message: format!("{}: {}", failure.message, advice(&question, &args.id)), ..failure }),

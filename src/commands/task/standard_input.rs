@@ -10,11 +10,11 @@ use crate::term;
 
 /// Longer than any prompt that a server accepts.
 const MAX_PROMPT_BYTES: u64 = 64 * 1024 * 1024;
-/// How many seconds the first byte may take, if there is a prompt already. Under cron, ssh or systemd, standard input may be a pipe that
-/// nobody writes to and nobody closes.
+/// How many seconds the first byte may take, if there is already a prompt. Under cron, ssh or systemd, standard input may be a pipe to
+/// which nobody writes, and which nobody closes.
 const PATIENCE: i64 = 3;
 
-/// All of standard input.
+/// Reads all of standard input.
 ///
 /// # Errors
 /// It can't be read as text, or is too long.
@@ -22,7 +22,8 @@ pub(crate) fn whole() -> Result<String, CommandError> {
     read("standard input", stdin().lock())
 }
 
-/// What standard input adds to a prompt: all of it, if it is a file, or a pipe or socket on which something comes within [`PATIENCE`].
+/// The text that standard input adds to a prompt: its content, if it is a file, or if it is a pipe or socket that is ready within
+/// [`PATIENCE`].
 ///
 /// # Errors
 /// It can't be read as text, or is too long.
@@ -43,18 +44,18 @@ pub(crate) fn beside_a_prompt() -> Result<Option<String>, CommandError> {
     whole().map(Some)
 }
 
-/// Terminals and /dev/null are devices, and have nothing to add.
+/// Whether standard input can have content for the prompt. Terminals and /dev/null are devices, and have none.
 fn may_have_content() -> bool {
     let kind = fstat(stdin()).map(|about| FileType::from_raw_mode(about.st_mode));
     matches!(kind, Ok(FileType::RegularFile | FileType::Fifo | FileType::Socket))
 }
 
-/// The text without the byte order mark that some editors write at its beginning.
+/// Removes the byte order mark that some editors write at the beginning of a text.
 pub(crate) fn without_mark(text: String) -> String {
     text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text)
 }
 
-/// Why a text can't be read.
+/// The error about a text that can't be read.
 pub(crate) fn unreadable(name: &str, error: &std::io::Error) -> CommandError {
     let advice = if error.kind() == ErrorKind::InvalidData { "; convert it, for example with iconv" } else { "" };
     CommandError::usage(format!("{name} can't be read as UTF-8 text: {error}{advice}"))

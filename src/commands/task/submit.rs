@@ -152,7 +152,7 @@ impl Waits {
                 Form::Name => term::print(&format!("{}\n", term::line(&id))),
                 form => show::one(form, &columns::TASKS, task),
             };
-            // Who does not know it would submit the task once more.
+            // The error says that the task is submitted. Otherwise, the user would submit it again.
             printed.map_err(|error| CommandError::from(format!("task {id} is submitted and goes on, but {error}")))?;
             if task["status"] == Status::Cancelled.as_str() {
                 let why = task["failure"]["message"].as_str().map_or_else(String::new, |why| format!(": {}", term::line(why)));
@@ -217,7 +217,8 @@ pub(crate) async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Re
         Some(id) => submit.fields.given_beside(like(id, server).await?)?,
         None => submit.fields.given()?,
     };
-    // At the same time, so that nobody waits for it; a failure ends both at once, so that it is told before Ctrl-C ends the command.
+    // Both run concurrently, so that nobody waits for the hint. A failure of the creation ends both at once, so that it is reported before
+    // Ctrl-C can end the command.
     let (task, unseen) = tokio::try_join!(create(body, &submit.prompt, &submit.files, submit.idempotency_key.as_deref(), server), async {
         Ok(unseen_project(&submit, server).await)
     })?;
@@ -266,7 +267,7 @@ async fn answers(submit: &Submit, submitted: &[Submitted], is_again: bool, serve
 
 /// Says so if the task ran by the profile of other agents: the name of its agent may be misspelt, or its account is paused.
 async fn tell_other_profile(server: &Server, id: &str, task: &Task<'_>) {
-    // The task is finished, so events that can't be read are no failure of the command.
+    // The task is finished, so the command does not fail if its events can't be read.
     let Ok((events, _)) = server.page(&with_query(&path(id, "/events"), &[("last", NEWEST_EVENTS.to_string())])).await else { return };
     if let Ok(Some(started)) = start_event::newest(server, id, &events).await
         && let Some(profile) = started.other_profile(&task.agent_slug)
@@ -293,7 +294,7 @@ pub(crate) async fn create(
     if !files.is_empty() {
         body.insert("inputs".into(), json!(uploads::upload(server, files).await?));
     }
-    // The same key must name the same context each time: with another one, the repetition would be another task.
+    // The same key must always use the same context. With another one, a repetition would be a different task.
     let context = key.map(|key| format!("key-{}", hex::encode(&Sha256::digest(key)[..16])));
     body.entry("context_id").or_insert_with(|| json!(context.unwrap_or_else(|| Uuid::now_v7().to_string())));
     // With a key, the server creates the task only once, even if the call is repeated.

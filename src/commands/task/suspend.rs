@@ -18,7 +18,7 @@ const RESUME: Act = Act { verb: "resume", done: "resumed", statuses: OPEN, fits:
 /// Suspends or resumes each of the tasks.
 ///
 /// # Errors
-/// One of them could not be; the others are.
+/// A task could not be suspended or resumed. The others were.
 pub(crate) async fn run(suspend: bool, args: Changed, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let act = if suspend { &SUSPEND } else { &RESUME };
     let Some(chosen) = args.chosen(act, false, server).await? else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! `--file`: files that a task gets, uploaded before it is submitted.
+//! `--file`: files for a task, which are uploaded before the task is submitted.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
@@ -14,13 +14,13 @@ use crate::server_calls::{Again, Server, failed, with_query};
 use bloom_api::results::Artifact;
 use bloom_core::file::{MAX_INPUTS, path_problem};
 
-/// From this many bytes on, a bar shows how far it is.
+/// Files of at least this size get a progress bar.
 const LARGE: u64 = 1 << 20;
 
-/// The most bytes that are read from a pipe: 1 GiB.
+/// The maximum number of bytes that are read from a pipe: 1 GiB.
 const MAX_PIPED: u64 = 1 << 30;
 
-/// A file, and the path at which the run finds it.
+/// A file, and the path at which the run will find it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FileOfTask {
     name: String,
@@ -55,7 +55,7 @@ impl Opened<'_> {
     }
 }
 
-/// The field `inputs` of the task. All files are opened and read before the first is sent.
+/// Uploads the files, and returns the field `inputs` of the task. All files are opened and read before the first one is sent.
 ///
 /// # Errors
 /// A file can't be read, or a call failed.
@@ -69,7 +69,7 @@ pub(crate) async fn upload(server: &Server, files: &[FileOfTask]) -> Result<Vec<
     let mut inputs = Vec::new();
     for Opened { file, content, bytes, sha256 } in &opened {
         let path = with_query("api/runtime/artifacts", &[("name", file.name.clone()), ("sha256", sha256.clone())]);
-        // A repeated upload leaves one that no task uses, which the server removes.
+        // If an upload is repeated, an unused copy may stay on the server, which removes it.
         let send = || async {
             let content = content.try_clone().map_err(|error| bloom_client::Error::Usage(error.to_string()))?;
             (&content).rewind().map_err(|error| bloom_client::Error::Usage(error.to_string()))?;
@@ -105,7 +105,7 @@ fn open(file: &FileOfTask) -> Result<Opened<'_>, CommandError> {
     Ok(Opened { file, content, bytes, sha256: hex::encode(hash.finalize()) })
 }
 
-/// What comes out of a pipe, such as that of `<(command)`, as a file: it is read twice, and its size is sent first.
+/// Stores the content of a pipe, such as that of `<(command)`, in a file: the content is read twice, and its size is sent first.
 fn kept(pipe: File) -> std::io::Result<File> {
     let mut file = tempfile::tempfile()?;
     if std::io::copy(&mut pipe.take(MAX_PIPED + 1), &mut file)? > MAX_PIPED {
@@ -115,7 +115,7 @@ fn kept(pipe: File) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// The type of a file by the end of its name.
+/// The content type of a file, by the extension of its name.
 fn content_type(name: &str) -> &'static str {
     let end = name.rsplit_once('.').map_or("", |(_, end)| end).to_ascii_lowercase();
     match end.as_str() {

@@ -60,7 +60,7 @@ pub(crate) async fn run(args: WaitArgs, server: &Server, shown: Shown) -> Result
         show::one(shown.form_or(Form::Table), &columns::TASKS, &task)?;
         return must_be_completed_or_advise(&read(&task)?);
     }
-    // A task that does not exist is told now, not when those before it are finished.
+    // A missing task is reported now, and not only after the tasks before it have finished.
     if !chosen.is_by_filter {
         for id in &chosen.ids {
             waiting.find(server, id).await?;
@@ -127,7 +127,7 @@ impl WaitOptions {
     pub(crate) async fn until_finished(&mut self, server: &Server, id: &str) -> Result<Value, CommandError> {
         let done = match self.limit {
             None => self.poll(server, id).await,
-            // Even if no time is left, the task is read once.
+            // The task is read once even if no time is left.
             Some((limit, end)) => {
                 let answers_by = end.max(Instant::now() + ANSWER_LIMIT);
                 timeout_at(answers_by, self.poll(server, id)).await.unwrap_or_else(|_| Err(too_late(id, limit)))
@@ -209,7 +209,7 @@ pub(crate) fn must_be_completed(task: &Task) -> Result<(), CommandError> {
     let status = task.status.to_string();
     let told = match task.failure.as_ref().map(columns::failure) {
         None => status,
-        // "cancelled on request" says the status, too.
+        // A reason such as "cancelled on request" contains the status already.
         Some(failure) if failure.starts_with(&status) => failure,
         Some(failure) => format!("{status}: {failure}"),
     };
@@ -252,9 +252,9 @@ fn state(task: &Task) -> String {
         (_, Some(waiting)) => {
             let (reason, message) = (&waiting.reason, term::indented(&waiting.message));
             match reason {
-                // The message is a sentence about the task.
+                // The message is a whole sentence about the task.
                 Word::Known(WaitingReason::NotBefore) if task.failure.is_some() => message,
-                // A command that answers must name the question, which is not known here: another one may be asked meanwhile.
+                // A command that answers must name the question. Its id is unknown here, and the run may ask another one meanwhile.
                 Word::Known(WaitingReason::NeedsHuman) => {
                     format!("waits: {reason}: {message}; bloom-runtime task describe {} shows what it asks, and how to answer", task.id)
                 }
@@ -319,7 +319,7 @@ impl Progress {
         }
         let is_new = match &task.waiting {
             None => self.is_terminal,
-            // Each question is to be answered.
+            // A question is shown each time, because each one needs an answer.
             Some(waiting) if waiting.reason == WaitingReason::NeedsHuman => true,
             Some(_) => {
                 let told = self.told_reasons.insert(format!("{id} {}", without_times(&news)), Instant::now());

@@ -18,12 +18,12 @@ use bloom_api::lists::MAX_IDS;
 use bloom_api::tasks::Task;
 use bloom_client::{Error, Event};
 
-/// How many tasks are remembered. With more, some may be printed twice.
+/// How many tasks are remembered. If there are more, some may be printed twice.
 const MAX_SEEN: usize = 100_000;
 /// How many of these are read again after an interruption.
 const MAX_READ_AGAIN: usize = 1_000;
 
-/// Runs until it is interrupted, or until the server was unreachable for too long.
+/// Runs until it is interrupted, or until the server has been unreachable for too long.
 ///
 /// # Errors
 /// The server can't be reached, or the output can't be written.
@@ -51,7 +51,7 @@ struct Watching<'a> {
     limit: &'a Limit,
     server: &'a Server,
     feed: Feed<Task<'static>>,
-    /// The hash of each task as it was printed last.
+    /// The hash of each task as it was last printed.
     seen: HashMap<String, u64>,
 }
 
@@ -87,7 +87,7 @@ impl Watching<'_> {
     }
 
     async fn list(&mut self) -> Result<(), Stop> {
-        // Tasks that were printed may have changed meanwhile, also if they are not among the newest any more.
+        // Printed tasks may have changed meanwhile, even if they are no longer among the newest.
         let mut known: Vec<String> = self.seen.keys().cloned().collect();
         let (tasks, _) = list::newest(self.server, self.filters, None, self.limit.rows()).await.map_err(Stop::Call)?;
         self.show(&tasks)?;
@@ -111,7 +111,7 @@ impl Watching<'_> {
         Ok(())
     }
 
-    /// Prints the tasks that have changed since they were printed last.
+    /// Prints the tasks that have changed since they were last printed.
     fn show(&mut self, tasks: &[Value]) -> Result<(), Stop> {
         if self.seen.len() > MAX_SEEN {
             self.seen.clear();

@@ -1,4 +1,4 @@
-//! What is wrong with a line of a file that has a task per line.
+//! Errors in the lines of a file that has one task per line.
 
 use serde_json::error::Category;
 use serde_json::value::RawValue;
@@ -15,12 +15,12 @@ pub(crate) fn no_object(line: &str, error: &serde_json::Error) -> String {
             "it is not valid JSON at column {}: the line ends within the object; give one object per line; `jq -c .` makes such lines",
             error.column()
         ),
-        // The parser's own line number would contradict that of the file.
+        // Only the column is used: the parser's line number would contradict that of the file.
         _ => format!("it is not valid JSON at column {}: each line is a task, such as {{\"prompt\": \"Say hello\"}}", error.column()),
     }
 }
 
-/// What is wrong with the names of a line's fields. The server ignores fields that it does not know, so a misspelt one would be lost.
+/// The error about unknown fields of a line. The server ignores unknown fields, so a misspelt one would be lost.
 pub(crate) fn misspelt(line: &RawValue) -> Option<String> {
     let unknown = task_fields::unknown(line);
     let told = |Unknown { path, meant, known }: Unknown| match meant {
@@ -30,7 +30,7 @@ pub(crate) fn misspelt(line: &RawValue) -> Option<String> {
     (!unknown.is_empty()).then(|| unknown.into_iter().map(told).collect::<Vec<_>>().join("; "))
 }
 
-/// What the API says of a line, with whole paths. It takes times only as numbers, while --not-before takes them in many forms.
+/// The API's errors about a line, with whole paths. The API takes times only as numbers, while --not-before takes them in many forms.
 pub(crate) fn told(problems: Problems) -> String {
     let told = |(path, text): (String, String)| {
         let unit = if path == "not_before" && text.starts_with("Expected number") { " (milliseconds since the epoch)" } else { "" };

@@ -20,10 +20,10 @@ use url::Url;
 
 use super::settings::TraceSettings;
 
-/// How often a collector that does not take spans is in the log.
+/// How often the log reports a collector that does not accept spans.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
-/// Called on the thread of the batch processor, one batch after the other. The calls run on the runtime of the process.
+/// The batch processor calls it on its thread, one batch after the other. The HTTP calls run on the runtime of the process.
 #[derive(Debug)]
 pub(super) struct Exporter {
     client: reqwest::Client,
@@ -37,7 +37,7 @@ pub(super) struct Exporter {
 
 impl Exporter {
     pub(crate) fn new(settings: &TraceSettings) -> Result<Self, String> {
-        // Later attributes replace earlier ones of the same name.
+        // A later attribute replaces an earlier one with the same name.
         let resource = Resource::builder_empty()
             .with_detector(Box::new(TelemetryResourceDetector))
             .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
@@ -56,7 +56,7 @@ impl Exporter {
         })
     }
 
-    /// Sends a batch, once: spans that the collector does not take are lost, because work goes on meanwhile and makes new ones.
+    /// Sends a batch once. Spans that the collector does not accept are lost, because new spans keep coming while the batch is sent.
     async fn send(&self, batch: Vec<SpanData>) -> Result<(), String> {
         let body = ExportTraceServiceRequest { resource_spans: group_spans_by_resource_and_scope(batch, &self.resource) };
         let request = self.client.post(self.url.clone()).headers(self.headers.clone());
@@ -84,7 +84,7 @@ impl Exporter {
     }
 }
 
-/// A collector may take a part only, and says so in its answer.
+/// A collector may accept only a part of the spans. Its answer says so.
 fn refused(reply: &Reply) -> Result<(), String> {
     match ExportTraceServiceResponse::decode(reply.body.as_slice()).ok().and_then(|answer| answer.partial_success) {
         Some(partial) if partial.rejected_spans > 0 => {

@@ -1,8 +1,8 @@
 //! Traces: spans of the work on tasks, which a background thread sends to a collector.
 //!
-//! Spans are made when they end, with the times and ids that are known then: a task waits for hours, and what one process began another one
-//! may end. The ids of attempts and runs come from the ids of their leases ([`TraceContext::of_attempt`]), so nothing but the `traceparent`
-//! of the task is stored.
+//! Spans are made when they end, with the times and ids that are known at that point: a task may wait for hours, and one process may end
+//! what another one began. The ids of attempts and runs are derived from the ids of their leases ([`TraceContext::of_attempt`]), so nothing
+//! but the `traceparent` of the task is stored.
 //!
 //! Without a collector, a [`Traces`] is empty: there is no thread, no queue and no HTTP client, and no span is made.
 
@@ -45,7 +45,7 @@ struct Recorder {
 }
 
 impl Traces {
-    /// Starts the thread that sends spans, from a task of the runtime that is to make the calls. Without settings there is none.
+    /// Starts the thread that sends spans. Must be called within the runtime that makes the calls. Without settings there is no thread.
     ///
     /// # Errors
     /// TLS can't be set up on this machine; the text says why.
@@ -61,7 +61,7 @@ impl Traces {
         self.0.is_some()
     }
 
-    /// The context of a new span below this parent; without one, that of the first span of a new trace. `None` if traces are off.
+    /// The context of a new span below this parent; without a parent, that of the first span of a new trace. `None` if traces are off.
     pub fn begin(&self, parent: Option<TraceContext>) -> Option<TraceContext> {
         let recorder = self.0.as_ref()?;
         let ids = RandomIdGenerator::default();
@@ -70,14 +70,14 @@ impl Traces {
         Some(TraceContext { is_sampled: recorder.samples(trace_id, parent), ..context })
     }
 
-    /// The context of the attempt that this lease of a task is. If traces are off, the attempt is not a span: what belongs to it has the
-    /// parent that the task has.
+    /// The context of the attempt that has this lease. If traces are off, the attempt has no span, and the result is the context of the
+    /// task, so that whatever belongs to the attempt has the same parent as the attempt would have.
     pub fn attempt_of(&self, task: TraceContext, lease: LeaseId) -> TraceContext {
         if self.is_on() { task.of_attempt(lease) } else { task }
     }
 
-    /// The context of the run of a lease whose attempt has this context. If traces are off, the run is not a span: what it calls has the
-    /// attempt as its parent.
+    /// The context of the run of a lease whose attempt has this context. If traces are off, the run has no span, and its calls have the
+    /// attempt as their parent.
     pub fn run_of(&self, attempt: TraceContext, lease: LeaseId) -> TraceContext {
         match &self.0 {
             Some(recorder) => TraceContext { is_sampled: recorder.samples(attempt.trace_id, Some(attempt)), ..attempt.of_run(lease) },
@@ -85,17 +85,17 @@ impl Traces {
         }
     }
 
-    /// Puts a span into the queue, unless its trace is not sampled. It never waits.
+    /// Puts a span into the queue, unless its trace is not sampled. Never waits.
     pub fn record(&self, span: Span) {
         if let Some(recorder) = self.0.as_ref().filter(|_| span.context.is_sampled) {
             recorder.processor.on_end(span.finish(&recorder.scope));
         }
     }
 
-    /// What puts the ids into the log lines of the work on this span; nothing if traces are off.
+    /// A span of `tracing` that adds the ids of this context to the log lines within it; an empty one if traces are off.
     pub fn log_span(&self, context: Option<TraceContext>) -> tracing::Span {
         match context.filter(|_| self.is_on()) {
-            // Of the highest level, so that no log level hides it from the lines inside.
+            // The highest level, so that no log level hides it from the lines within.
             Some(TraceContext { trace_id, span_id, .. }) => tracing::error_span!(
                 "trace",
                 trace_id = %format_args!("{trace_id:032x}"),
@@ -105,7 +105,7 @@ impl Traces {
         }
     }
 
-    /// Sends what is in the queue, for a few seconds at most.
+    /// Sends the spans in the queue. Takes a few seconds at most.
     pub async fn stop(&self) {
         let Some(recorder) = self.0.clone() else { return };
         let stopped = tokio::task::spawn_blocking(move || recorder.processor.shutdown_with_timeout(FLUSH_LIMIT)).await;
@@ -141,12 +141,12 @@ impl Span {
     pub fn new(name: impl Into<Cow<'static, str>>, context: TraceContext, parent: Option<TraceContext>, start: Ms, end: Ms) -> Self {
         let time = |at: Ms| UNIX_EPOCH + Duration::from_millis(u64::try_from(at).unwrap_or(0));
         let (name, attributes) = (name.into(), Vec::new());
-        // Clocks of two machines differ.
+        // The clocks of two machines may differ.
         let end = time(end.max(start));
         Self { context, parent, is_of_call: false, name, start: time(start), end, attributes, status: Status::Unset }
     }
 
-    /// A span of a call that this process has answered just now.
+    /// A span of a call that this process has just answered.
     pub fn of_call(name: impl Into<Cow<'static, str>>, context: TraceContext, parent: Option<TraceContext>, took: Duration) -> Self {
         let end = SystemTime::now();
         let start = end.checked_sub(took).unwrap_or(end);
@@ -169,7 +169,7 @@ impl Span {
         }
     }
 
-    /// What a run used, by the model that its completion reported.
+    /// Adds the usage of a run, and the model that its completion reported.
     #[must_use]
     pub fn with_usage(self, model: Option<&str>, usage: Option<Usage>) -> Self {
         let span = self.with_some("gen_ai.response.model", model.map(str::to_owned));
@@ -178,7 +178,7 @@ impl Span {
         span.with("bloom.cost_usd", cost_usd).with_some("bloom.cost_estimated", cost_estimated.then_some(true))
     }
 
-    /// What it stands for has failed, for this reason: one of few words.
+    /// Marks the span as failed, with the reason as one of a few fixed words.
     #[must_use]
     pub fn failed(mut self, reason: impl Into<Cow<'static, str>>) -> Self {
         let reason = reason.into();

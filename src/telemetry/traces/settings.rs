@@ -1,4 +1,4 @@
-//! The settings of traces, in the forms that OpenTelemetry gives them.
+//! The settings of traces, in the formats of OpenTelemetry.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use url::Url;
 /// Where and how traces are sent.
 #[derive(Clone, Debug)]
 pub struct TraceSettings {
-    /// Where spans are posted to.
+    /// The URL to which spans are posted.
     pub url: Url,
-    /// Sent with every call; their values are secret.
+    /// Headers of every call. Their values are secret.
     pub headers: HeaderMap,
-    /// For one call.
+    /// The time limit of one call.
     pub timeout: Duration,
     /// The name of this program in traces.
     pub service_name: String,
@@ -28,7 +28,7 @@ pub struct TraceSettings {
 pub const SAMPLERS: [&str; 6] =
     ["always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"];
 
-/// The sampler with this name; `None` if there is none. The samplers with a ratio take this part of all traces.
+/// The sampler with this name; `None` if there is none. Samplers with a ratio record this share of all traces.
 pub fn sampler(name: &str, ratio: f64) -> Option<Sampler> {
     let root = match name.strip_prefix("parentbased_").unwrap_or(name) {
         "always_on" => Sampler::AlwaysOn,
@@ -42,7 +42,7 @@ pub fn sampler(name: &str, ratio: f64) -> Option<Sampler> {
 /// Headers from `name=value` pairs, separated by commas; values are percent-encoded.
 ///
 /// # Errors
-/// The text says what is right, and does not quote the values.
+/// The text says what is expected, and does not quote the values.
 pub fn headers(text: &str) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in pairs(text)? {
@@ -57,7 +57,7 @@ pub fn headers(text: &str) -> Result<HeaderMap, String> {
 /// Attributes from `name=value` pairs, separated by commas; values are percent-encoded.
 ///
 /// # Errors
-/// The text says what is right.
+/// The text says what is expected.
 pub fn attributes(text: &str) -> Result<Vec<(String, String)>, String> {
     pairs(text)
 }

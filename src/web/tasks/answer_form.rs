@@ -1,4 +1,4 @@
-//! The form that answers what a run asks.
+//! The form that answers the question of a run.
 
 use axum::extract::Path;
 use axum::http::Method;
@@ -11,7 +11,7 @@ use crate::answer::see_other;
 use crate::refused::Refused;
 use crate::visit::{Fields, Posted};
 
-/// What is wrong with the answer is told at the form, with what was typed.
+/// If the answer is refused, the form shows the error and what was typed.
 pub(crate) async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let id = id_of(&id)?;
     let sent = match body(&fields) {
@@ -33,7 +33,7 @@ pub(crate) async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: P
     }
 }
 
-/// What the person has seen is what is answered, even if the run asks something else by now.
+/// The answer is for the question that the person has seen, even if the run has asked another one since.
 fn body(fields: &Fields) -> Result<Value, Refused> {
     let allow = match fields.get("decision") {
         Some("allow") => true,
@@ -47,7 +47,7 @@ fn body(fields: &Fields) -> Result<Value, Refused> {
         }
     };
     let mut body = json!({ "allow": allow });
-    // Without it, the API would take the answer for whatever the run asks now.
+    // Without the id, the API would apply the answer to whatever the run asks now.
     body["question_id"] = json!(fields.text("question_id"));
     if allow {
         let answers: Vec<_> = fields.every("answers").collect();

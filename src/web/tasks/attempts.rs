@@ -1,4 +1,4 @@
-//! The attempts of a task: how each ended, and why. A lease tells that it was given back; the audit trail, for what.
+//! The attempts of a task: how each ended, and why. A lease says only that it was given back; the audit trail has the reason.
 
 use uuid::Uuid;
 
@@ -12,21 +12,21 @@ use bloom_core::Ms;
 use bloom_core::audit::Action;
 use bloom_core::task::{LeaseStatus, Outcome, Reason};
 
-/// The newest, which the page shows.
+/// The maximum number of attempts on the page. These are the newest.
 pub(crate) const MOST: usize = 20;
-/// Entries of the trail that are searched for their ends.
+/// How many entries of the audit trail are searched for the ends of attempts.
 pub(crate) const ENTRIES: usize = 100;
 
 pub(crate) struct Attempt {
     pub lease_id: Uuid,
-    /// Its number, from 1; `None`: there are more than are listed.
+    /// The number of the attempt, from 1; `None` if there are more attempts than are listed.
     pub number: Option<usize>,
     /// The class of its badge.
     pub class: &'static str,
     pub outcome: &'static str,
-    /// In words; empty: there is nothing to say.
+    /// The reason in words; empty if there is none.
     pub reason: String,
-    /// What the worker or the server said of it.
+    /// The text of the worker or the server about the end.
     pub said: String,
     pub worker_id: String,
     pub started_at: Ms,
@@ -34,30 +34,31 @@ pub(crate) struct Attempt {
     pub model: String,
     pub cost: String,
     pub is_active: bool,
-    /// It failed because the provider of the model had no room.
+    /// Whether it failed because the provider of the model had no capacity.
     pub is_of_provider: bool,
 }
 
-/// An entry of the audit trail of the task.
+/// An entry of the task's audit trail.
 pub(crate) struct Entry {
     pub at: Ms,
     pub action: Word<Action>,
     pub actor: String,
     pub detail: String,
-    /// The detail in the language of the page; `None`: it is not translated.
+    /// The detail in the language of the page; `None` if it is not translated.
     pub told: Option<String>,
 }
 
 impl Entry {
     pub(crate) fn of(lang: Lang, entry: Audit<'_>) -> Self {
-        // The entries stand on the page of their task, which has its id already.
+        // The entries are shown on the page of their task, so the id of the task is left out.
         let detail = entry.task_id.map_or(entry.detail.to_string(), |task| entry.detail.replace(&format!("task {task} "), ""));
         let (detail, told) = (shortened(&detail, 300), in_words(lang, &entry.action, &detail));
         Self { at: entry.timestamp, action: entry.action, actor: entry.actor.to_string(), detail, told }
     }
 }
 
-/// The detail of an entry in the language of the page, if it is one of those that most tasks have; `None`: it stays as it is.
+/// The detail of an entry in the language of the page. Only the details that most tasks have are translated; `None`: the detail stays in
+/// English.
 pub(crate) fn in_words(lang: Lang, action: &Word<Action>, detail: &str) -> Option<String> {
     match action {
         Word::Known(Action::TaskCreated) => Some(lang.t(format!("agent {detail}"), format!("агент {detail}"))),
@@ -103,7 +104,7 @@ pub(crate) fn of(lang: Lang, leases: &Listed<Lease<'_>>, trail: &[Entry], now: M
     found
 }
 
-/// The entry that tells how the attempt ended: what was written then, before the next attempt began.
+/// The entry about the end of the attempt: one that was written at or after that end, and not after the next attempt began.
 fn end<'a>(lease: &Lease<'_>, trail: &'a [Entry], later: Ms) -> Option<&'a Entry> {
     let ended_at = lease.ended_at?;
     let tells = |entry: &&Entry| {
@@ -119,11 +120,11 @@ fn end<'a>(lease: &Lease<'_>, trail: &'a [Entry], later: Ms) -> Option<&'a Entry
         );
         is_end && entry.at >= ended_at && entry.at <= later
     };
-    // Of what was written then, the first: what happened to the run comes before what became of the task.
+    // The first of these entries. The entry about the run comes before the one about the resulting state of the task.
     trail.iter().rev().find(tells)
 }
 
-/// How a lease is, or how it ended by itself.
+/// The state of a lease, or how it ended, in words.
 pub(crate) fn status_words(lang: Lang, status: LeaseStatus) -> &'static str {
     match status {
         LeaseStatus::Active => lang.t("under way", "триває"),
@@ -133,7 +134,7 @@ pub(crate) fn status_words(lang: Lang, status: LeaseStatus) -> &'static str {
     }
 }
 
-/// The class of a lease's badge, and how the lease is or ended, as far as it tells that itself.
+/// The class of a lease's badge and the outcome in words, as far as the lease itself shows it.
 pub(crate) fn outcome(lang: Lang, lease: &Lease<'_>) -> (&'static str, &'static str) {
     let is_cancelled = lease.reason.as_ref().is_some_and(|reason| *reason == Reason::Cancelled);
     match (&lease.outcome, &lease.status) {
@@ -163,7 +164,7 @@ fn attempt(lang: Lang, lease: &Lease<'_>, number: Option<usize>, end: Option<&En
             None => ("completed", lang.t("completed", "завершено"), ""),
         },
         (_, Some(Action::TaskRetried | Action::TaskDead)) => ("failed", failed, said),
-        // Whoever sees only some tasks does not see the trail, so the lease alone tells.
+        // A visitor who sees only some tasks may not read the audit trail, so the lease is the only source.
         _ => (class, words, ""),
     };
     let (reason, said) = match lease.status == LeaseStatus::Expired {
@@ -191,7 +192,7 @@ fn attempt(lang: Lang, lease: &Lease<'_>, number: Option<usize>, end: Option<&En
     }
 }
 
-/// The reason at the beginning of an entry, in words, and what follows it.
+/// Splits an entry into the reason at its beginning, in words, and the text after it.
 fn told(lang: Lang, said: &str) -> (String, String) {
     let (word, rest) = said.split_once([':', ',']).unwrap_or((said, ""));
     match Reason::ALL.iter().find(|reason| reason.as_str() == word) {

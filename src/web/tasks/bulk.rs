@@ -1,4 +1,4 @@
-//! Changes of many tasks at once: a page first tells how many there are.
+//! Changes of many tasks at once. A page first shows how many tasks there are, and asks for confirmation.
 
 use askama::Template;
 use axum::response::Response;
@@ -18,19 +18,19 @@ struct Confirm<'a> {
     v: &'a Layout,
     action: &'static str,
     count: i64,
-    /// When they were counted, for the form: tasks that match since then are not confirmed.
+    /// When the tasks were counted. The form sends it back, because tasks that match only since then were not confirmed.
     as_of: Option<Ms>,
-    /// How many tasks there are, in words.
+    /// The number of tasks, in words.
     tasks: String,
     filter: &'a Filter,
     ids: Vec<&'a str>,
-    /// What the address of the list said.
+    /// The fields of the list's address.
     kept: Vec<(&'a str, &'a str)>,
-    /// The list from which the tasks were chosen.
+    /// The address of the list in which the tasks were chosen.
     back: String,
 }
 
-/// Repeats of one call for more tasks than it changes at a time.
+/// How often a call is repeated if there are more tasks than one call changes.
 const MOST_CALLS: usize = 100;
 
 pub(crate) async fn change(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
@@ -78,7 +78,7 @@ pub(crate) async fn change(Posted { visit, fields, .. }: Posted) -> Result<Respo
             back: list,
         });
     }
-    // What is no time is left to the API, which refuses it.
+    // If the value is not a time, the API refuses it.
     let as_of = fields.get("as_of").map(|text| text.parse::<Ms>().map_or_else(|_| json!(text), |at| json!(at)));
     let as_of = as_of.unwrap_or(Value::Null);
     let (mut changed, mut left, mut depends) = (0, 0, false);
@@ -87,7 +87,7 @@ pub(crate) async fn change(Posted { visit, fields, .. }: Posted) -> Result<Respo
         for _ in 0..MOST_CALLS {
             let answer = call(&visit, action, &fields, body, (false, as_of.clone())).await?;
             changed += answer.changed;
-            // What an earlier call has left is among those that this one has met.
+            // Tasks that an earlier call left unchanged are matched by this call again, so only the last count is used.
             left_now = answer.matched - answer.changed;
             depends |= answer.not_changed.iter().any(|task| task.reason == NotChangedReason::Dependency);
             if !answer.more || answer.changed == 0 {
@@ -104,7 +104,7 @@ fn is_all(fields: &Fields) -> bool {
     fields.get("which") == Some("all")
 }
 
-/// The tasks, as calls of the API name them: one call for each status.
+/// The selection of tasks for the bodies of the API calls. A filter needs one call for each status.
 fn named(now: Ms, fields: &Fields, filter: &Filter, ids: &[&str]) -> Result<Vec<Value>, Refused> {
     if !is_all(fields) {
         return Ok(vec![json!({ "ids": ids })]);
@@ -119,7 +119,7 @@ fn named(now: Ms, fields: &Fields, filter: &Filter, ids: &[&str]) -> Result<Vec<
     ))
 }
 
-/// `dry_run` and `as_of`, as the API has them.
+/// `dry_run` and `as_of` are the fields of the API with these names.
 async fn call(visit: &Visit, action: &str, fields: &Fields, named: &Value, (dry_run, as_of): (bool, Value)) -> Result<BulkResult, Refused> {
     let mut body = named.clone();
     body["dry_run"] = json!(dry_run);

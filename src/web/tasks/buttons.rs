@@ -15,7 +15,7 @@ use crate::times::beginning;
 use crate::visit::{Layout, Posted, Visit};
 use bloom_api::tasks::Task;
 
-/// What was done, for the page that is shown afterwards.
+/// The message about the action, for the page that is shown after it.
 pub(crate) fn done(lang: Lang, word: &str) -> Option<&'static str> {
     Some(match word {
         "cancel" => lang.t(

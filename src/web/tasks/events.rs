@@ -1,4 +1,4 @@
-//! What runs did, for people: events by attempt, of which long ones can be unfolded.
+//! The events of runs for people, grouped by attempt. Long events can be unfolded.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -19,10 +19,10 @@ use bloom_api::words::Word;
 use bloom_core::Ms;
 use bloom_core::event::EventKind;
 
-/// Of an event, what is always shown.
+/// The limits of the part of an event that is always visible.
 const CHARS: usize = 400;
 const LINES: usize = 4;
-/// What can be unfolded: of an event, and of all events of a page. The page of the event has the whole.
+/// How many characters can be unfolded: for one event, and for all events of a page together. The event's own page has the whole text.
 const MORE_CHARS: usize = 6_000;
 const ALL_CHARS: usize = 24_000;
 /// JSON that is shorter needs no folds.
@@ -35,19 +35,19 @@ pub(crate) struct Shown {
     pub at: Ms,
     pub text: String,
     pub more: Option<Html>,
-    /// Neither has all of it.
+    /// Whether neither `text` nor `more` contains all of the event.
     pub is_cut: bool,
 }
 
-/// Events of one attempt, which came one after the other.
+/// Consecutive events of one attempt.
 pub(crate) struct Group<'a> {
     pub attempt: Option<&'a Attempt>,
-    /// The number of the attempt, by which links lead here; `None` too if an earlier group has it.
+    /// The number of the attempt, which is the target of links; `None` also if an earlier group is the target already.
     pub anchor: Option<usize>,
     pub events: Vec<Shown>,
 }
 
-/// What the folds of a page may still have.
+/// How many characters the folds of a page may still use.
 pub(crate) struct Room(AtomicUsize);
 
 impl Room {
@@ -75,7 +75,7 @@ impl Shown {
                 (said(lang, &event, text), value)
             }
         };
-        // Of a call, what tells most of its input; the rest can be unfolded.
+        // For a tool call, the most informative part of its input is shown; the rest can be unfolded.
         let name = data["name"].as_str().filter(|name| whole == format!("{name} {}", data["input"]));
         let call = name.map(|name| tool_calls::told(name, &data["input"]));
         let telling = call.as_deref().unwrap_or(&whole);
@@ -100,7 +100,8 @@ impl Shown {
     }
 }
 
-/// What agents say in English of most runs with a project and of answers, by the kind of the event. One that ends with a space goes on with a name.
+/// The English texts that agents send for most runs with a project and for answers, by the kind of the event. A name follows a text that
+/// ends with a space.
 const SAID: [(EventKind, &str, &str); 9] = [
     (EventKind::Lifecycle, "fetches ", "отримує репозиторій проєкту "),
     (
@@ -117,7 +118,7 @@ const SAID: [(EventKind, &str, &str); 9] = [
     (EventKind::Answer, "denied: ", "відмовлено: "),
 ];
 
-/// The text of an event in the language of the page, as far as it is one of those.
+/// The text of an event in the language of the page, if it is one of the texts in `SAID`; any other text stays unchanged.
 fn said(lang: Lang, event: &Event<'_>, text: String) -> String {
     let told = SAID.iter().filter(|(kind, ..)| event.kind == *kind).find_map(|(_, english, ukrainian)| {
         let rest = text.strip_prefix(english)?;
@@ -129,7 +130,7 @@ fn said(lang: Lang, event: &Event<'_>, text: String) -> String {
     }
 }
 
-/// What a run has come to, as `task logs` tells it, too.
+/// A phase of a run in words, as `task logs` shows it, too.
 fn sentence(lang: Lang, phase: Phase<'_>) -> String {
     match phase {
         Phase::Started { resumed, worker, profile } => {
@@ -163,7 +164,7 @@ fn sentence(lang: Lang, phase: Phase<'_>) -> String {
     }
 }
 
-/// What a run has used until then, as the page of its task tells it; `None`: the event does not have all of that.
+/// The usage of a run so far, in the form of the task's page; `None` if the event does not have all the fields.
 fn spent(lang: Lang, data: &Value) -> Option<String> {
     let usage: Usage = serde_json::from_value(data.clone()).ok()?;
     let told = used(lang, &usage);
@@ -192,7 +193,7 @@ pub(crate) fn grouped(events: Vec<Shown>, attempts: &[Attempt]) -> Vec<Group<'_>
     groups
 }
 
-/// The words of an event: its text, the tool and what it is to do, or its members; and what of it is JSON.
+/// The words of an event: its text, or the tool and its input, or its fields; and the JSON value in it, if there is one.
 pub(crate) fn told(data: &Value) -> (String, Option<Value>) {
     let is_tree = |value: &Value| value.is_object() || value.is_array();
     let words = ["text", "message", "content"].iter().find_map(|name| data[name].as_str());

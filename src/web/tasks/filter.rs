@@ -1,4 +1,4 @@
-//! The filters of the list of tasks, which are in its address.
+//! The filters of the list of tasks. They are stored in the address of the list.
 
 use serde_json::{Map, Value, json};
 use url::form_urlencoded;
@@ -9,8 +9,7 @@ use crate::visit::Fields;
 use bloom_core::Ms;
 use bloom_core::task::Status;
 
-/// The filters, by their names in addresses. `since` is how long ago a task may have been created, and
-/// `finished_since` how long ago it may have ended.
+/// The filters, by their names in addresses. `since` limits how long ago a task was created, and `finished_since` how long ago it ended.
 pub(crate) const NAMES: [&str; 13] = [
     "status",
     "asks",
@@ -26,15 +25,15 @@ pub(crate) const NAMES: [&str; 13] = [
     "id",
     "text",
 ];
-/// The choices of both.
+/// The possible values of these two.
 const TIMES: [(&str, Ms); 4] = [("1h", 3_600_000), ("24h", 86_400_000), ("7d", 7 * 86_400_000), ("30d", 30 * 86_400_000)];
 
-/// What an address of the list says: the filters, the order and the page.
+/// All fields of the list's address: the filters, the order and the page.
 pub(crate) fn kept() -> Vec<&'static str> {
     [&NAMES[..], &["sort", "cursor"]].concat()
 }
 
-/// The choices of times, and what they are called.
+/// The possible times and their labels.
 pub(crate) fn times(lang: Lang) -> [(&'static str, &'static str); 4] {
     let names = [
         lang.t("in the last hour", "за останню годину"),
@@ -45,11 +44,11 @@ pub(crate) fn times(lang: Lang) -> [(&'static str, &'static str); 4] {
     std::array::from_fn(|at| (TIMES[at].0, names[at]))
 }
 
-/// What is filtered by, for the form.
+/// The filters that are set, for the form.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Filter {
     pub status: String,
-    /// `true`: the tasks whose runs wait for the answer of a person.
+    /// `true`: only tasks whose runs wait for the answer of a person.
     pub asks: String,
     pub agent_slug: String,
     pub context_id: String,
@@ -63,14 +62,14 @@ pub(crate) struct Filter {
     pub since: String,
     pub finished_since: String,
     pub id: String,
-    /// What is searched for.
+    /// The text to search for.
     pub text: String,
 }
 
 impl Filter {
     /// # Errors
-    /// A field is neither a filter nor one of the others that may be there, or a filter has an unknown value. It would count as none, and the
-    /// tasks would be others than those that were meant.
+    /// A field is neither a filter nor among `others`, or a filter has an unknown value. If it were ignored, the list would have other
+    /// tasks than the visitor meant.
     pub(crate) fn of(fields: &Fields, others: &[&str]) -> Result<Self, Refused> {
         fields.only(&[&NAMES, others].concat())?;
         let statuses: Vec<_> = Status::ALL.iter().map(|status| status.as_str()).collect();
@@ -115,11 +114,11 @@ impl Filter {
         Self { finished_since: TIMES[0].0.to_owned(), ..Self::of_status(Status::Completed) }
     }
 
-    /// The statuses of the tasks that are meant, for each of which the API is called; `None` is any. For people, a task has failed also if it
-    /// has no attempt left, and runs as soon as a worker has it.
+    /// The statuses to list; the API is called for each, and `None` stands for any. To people, a task has also failed if it has no attempts
+    /// left, and it is also running as soon as a worker has it.
     pub(crate) fn statuses(&self) -> Vec<Option<Status>> {
         match Status::parse(&self.status) {
-            // Tasks are found by their id whatever their status.
+            // A search by id finds tasks of every status.
             _ if !self.id.is_empty() => vec![None],
             Some(Status::Failed) => vec![Some(Status::Failed), Some(Status::Dead)],
             Some(Status::Running) => vec![Some(Status::Leased), Some(Status::Running)],
@@ -127,7 +126,7 @@ impl Filter {
         }
     }
 
-    /// Whether a bulk call takes it: one must say which tasks it means, and it knows no parts of ids and no texts.
+    /// Whether a bulk call accepts this filter. It requires at least one filter, and does not support parts of ids and text search.
     pub(crate) fn is_for_bulk(&self) -> bool {
         self.id.is_empty() && self.text.is_empty() && !self.given().is_empty()
     }
@@ -136,12 +135,12 @@ impl Filter {
         self.id.is_empty() && self.text.is_empty() && self.given().is_empty()
     }
 
-    /// Whether one is given beside the tabs and the text, which are always seen.
+    /// Whether a filter is set besides the tabs and the text, which are always visible.
     pub(crate) fn has_more(&self) -> bool {
         !self.id.is_empty() || self.given().iter().any(|(name, _)| !["status", "asks"].contains(name))
     }
 
-    /// The filters that are given, by their names in addresses.
+    /// The filters that are set, by their names in addresses.
     pub(crate) fn given(&self) -> Vec<(&'static str, &str)> {
         let one = [
             ("status", &self.status),
@@ -160,14 +159,14 @@ impl Filter {
         all.filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name, value.as_str())).collect()
     }
 
-    /// The times that the API is asked for, by their names there.
+    /// The time filters, by their names in the API.
     fn times(&self, now: Ms) -> impl Iterator<Item = (&'static str, Ms)> {
         let at = move |word: &str| TIMES.iter().find(|(known, _)| *known == word).map(|(_, span)| (now - span).max(0));
         let times = [("created_after", at(&self.since)), ("finished_after", at(&self.finished_since))];
         times.into_iter().filter_map(|(name, at)| Some((name, at?)))
     }
 
-    /// The query of the list of the API, for one of the statuses.
+    /// The query for the API's list, for one of the statuses.
     pub(crate) fn query(&self, status: Option<Status>, now: Ms) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         if !self.id.is_empty() {
@@ -182,7 +181,7 @@ impl Filter {
         query.finish()
     }
 
-    /// The filter of a bulk call, for one of the statuses.
+    /// The filter in the body of a bulk call, for one of the statuses.
     pub(crate) fn body(&self, status: Option<Status>, now: Ms) -> Value {
         let mut body = Map::new();
         body.extend(status.map(|status| ("status".into(), json!(status.as_str()))));

@@ -19,19 +19,19 @@ use bloom_api::tasks::Task;
 use bloom_core::Ms;
 use bloom_core::task::{Status, WaitingReason};
 
-/// Rows of a page: with the longest texts, it stays below 60 KB.
+/// The number of rows of a page. Even with the longest texts, the page stays below 60 KB.
 const ROWS: usize = 25;
-/// Rows of a page that is sorted: many enough to find the longest or dearest of a day.
+/// The number of rows of a sorted page: enough to find the longest or most expensive tasks of a day.
 const SORTED_ROWS: usize = 100;
-/// Calls of the API for one page that searches a text.
+/// The maximum number of API calls for one page of a text search.
 const MOST_CALLS: usize = 5;
 const PROMPT_CHARS: usize = 100;
 const NAME_CHARS: usize = 32;
-/// Labels of a row.
+/// The maximum number of labels in a row.
 const LABELS: usize = 3;
-/// The priority of a task that was given none, about which a row says nothing.
+/// The default priority, which a row does not mention.
 const USUAL_PRIORITY: i64 = 5;
-/// How much is shown around a text that was found.
+/// How many characters are shown around a text that was found.
 const AROUND_CHARS: usize = 40;
 
 /// A task in a list.
@@ -40,7 +40,7 @@ pub(crate) struct Row {
     pub status: String,
     pub prompt: String,
     pub agent_slug: String,
-    /// Its agent and context, and what else tells it from others.
+    /// Its agent and context, and whatever else distinguishes it from other tasks.
     pub about: Vec<Named>,
     pub worker: Option<Named>,
     /// The key that created it.
@@ -49,19 +49,19 @@ pub(crate) struct Row {
     pub updated_at: Ms,
     /// Why it waits, or why it failed, in English.
     pub note: String,
-    /// The same in short, in its place where the page is in another language.
+    /// A short form of the note, which replaces it if the page is not in English.
     pub reason: &'static str,
     pub needs_person: bool,
     pub priority: i64,
-    /// Empty if no run has cost anything yet.
+    /// Empty if no run has had a cost yet.
     pub cost: String,
     pub cost_usd: f64,
     pub finished_at: Option<Ms>,
-    /// How long its lease has lasted, or its last lease did.
+    /// The duration of its current or last lease.
     pub lasted: Option<Ms>,
-    /// The same for people; empty if it has none.
+    /// The same in words; empty if there is no lease.
     pub took: String,
-    /// The text that is searched, in what is shown of the prompt, or else in a part of the rest of it.
+    /// Where the searched text was found: in the visible beginning of the prompt, or else in the rest of it.
     pub in_beginning: Option<Found>,
     pub in_rest: Option<Found>,
 }
@@ -95,12 +95,12 @@ impl Row {
         }
     }
 
-    /// Whether a worker has it now.
+    /// Whether a worker has the task now.
     pub(crate) fn runs(&self) -> bool {
         [Status::Leased, Status::Running].iter().any(|status| status.as_str() == self.status)
     }
 
-    /// The row of a task that was found by this text.
+    /// The row of a task that matches the search for this text.
     fn found_by(wanted: &str, lang: Lang, now: Ms, task: Task<'_>) -> Self {
         let in_beginning = Found::of(&beginning(&task.prompt, PROMPT_CHARS), wanted, PROMPT_CHARS);
         let in_rest = if in_beginning.is_none() { Found::of(&task.prompt, wanted, AROUND_CHARS) } else { None };
@@ -117,7 +117,7 @@ fn owner(task: &Task<'_>) -> Option<Named> {
     task.owner.as_deref().map(|owner| Named::of("owner", owner))
 }
 
-/// The names by which people know a task, and what is not as usual.
+/// The names by which people recognize a task, and what is unusual about it.
 fn about(lang: Lang, task: &Task<'_>) -> Vec<Named> {
     let mut about = vec![Named::of("agent_slug", &task.agent_slug)];
     about.extend(Some(&task.context_id).filter(|context| !is_generated(context)).map(|context| Named::of("context_id", context)));
@@ -132,7 +132,7 @@ fn about(lang: Lang, task: &Task<'_>) -> Vec<Named> {
         about.push(Named::words(&format!("{} {}", lang.t("priority", "пріоритет"), task.priority)));
     }
     if let Some(failure) = task.failure.as_ref().filter(|_| task.status == Status::Queued) {
-        // So that a batch whose tasks all fail is seen before their last attempts.
+        // The failure is shown before the last attempt, so that people notice early if all tasks of a batch fail.
         let reason = lang.word(&failure.reason.to_string());
         let shown = lang.t(format!("tried again: {reason}"), format!("повтор: {reason}"));
         about.push(Named { shown, whole: String::new(), link: String::new() });
@@ -144,10 +144,10 @@ fn about(lang: Lang, task: &Task<'_>) -> Vec<Named> {
     about
 }
 
-/// Orders of the list besides the newest first, by their words in addresses.
+/// The orders of the list, by their words in addresses. The default is the newest first.
 const SORTS: [&str; 4] = ["ended", "longest", "cost", "priority"];
 
-/// What the orders are called.
+/// The orders and their labels.
 fn sorts(lang: Lang) -> [(&'static str, &'static str); SORTS.len()] {
     let names = [
         lang.t("last ended first", "спершу ті, що закінчилися останніми"),
@@ -158,7 +158,7 @@ fn sorts(lang: Lang) -> [(&'static str, &'static str); SORTS.len()] {
     std::array::from_fn(|at| (SORTS[at], names[at]))
 }
 
-/// Sorts rows that are the newest first; equal ones stay so.
+/// Sorts rows that are ordered by age, the newest first. Equal rows keep this order.
 fn sort(rows: &mut [Row], by: &str) {
     match by {
         "ended" => rows.sort_by_key(|row| Reverse(row.finished_at)),
@@ -169,19 +169,19 @@ fn sort(rows: &mut [Row], by: &str) {
     }
 }
 
-/// A link to the tasks of a status, or to those that ask, with the other filters.
+/// A link to the tasks of a status, or to those that wait for an answer. It keeps the other filters.
 struct Tab {
     link: String,
     name: String,
     is_here: bool,
-    /// How many tasks it shows, if that is known.
+    /// The number of its tasks; `None` if it is unknown.
     count: Option<i64>,
 }
 
-/// The statuses that have a link; a running task may be leased, and a failed one dead.
+/// The statuses that have a link. The link of running tasks includes leased ones, and that of failed tasks includes dead ones.
 const TABS: [Status; 5] = [Status::Queued, Status::Running, Status::Completed, Status::Failed, Status::Cancelled];
 
-/// Counts are those of all tasks, so there are none beside other filters.
+/// The counts are those of all tasks, so they are left out if other filters are set.
 async fn tabs(visit: &Visit, filter: &Filter) -> Result<Vec<Tab>, Refused> {
     let filters = NAMES.strip_prefix(&["status", "asks"]).unwrap_or(&NAMES);
     let others = visit.query().query_of(&[filters, &["sort"]].concat());
@@ -210,7 +210,7 @@ async fn tabs(visit: &Visit, filter: &Filter) -> Result<Vec<Tab>, Refused> {
         is_here: asks_here,
         count: counts.as_ref().map(|_| count as i64),
     };
-    // Whoever sees only some tasks is not told whether others ask.
+    // A visitor who sees only some tasks must not learn whether others wait for an answer, so the tab is always shown.
     let is_shown = asks_here || !visit.layout.sees_all() || count > 0;
     let mut tabs: Vec<Tab> = [None].into_iter().chain(TABS.map(Some)).chain(rare.map(Some)).map(tab).collect();
     if is_shown {
@@ -219,11 +219,12 @@ async fn tabs(visit: &Visit, filter: &Filter) -> Result<Vec<Tab>, Refused> {
     Ok(tabs)
 }
 
-/// Why it waits, or why it failed, without the commands that the whole text ends with: a row has no room for them, and the task's page has buttons.
+/// Why the task waits, or why it failed, without the commands at the end of the whole text: a row has no room for them, and the task's page
+/// has buttons.
 fn note(task: &Task<'_>) -> String {
     let waiting = task.waiting.as_ref().map(|waiting| waiting.message.as_str());
     let told = without_commands(waiting.or_else(|| task.last_failure().map(|failure| &*failure.message)).unwrap_or_default());
-    // The end of an id tells a task, as everywhere in lists.
+    // Ids are shortened to their ends, as everywhere in lists.
     task.depends_on.iter().map(Uuid::to_string).fold(told, |told, id| told.replace(&id, &short_id(&id)))
 }
 
@@ -246,14 +247,14 @@ struct Tasks<'a> {
     sort: String,
     sorts: [(&'static str, &'static str); SORTS.len()],
     rows: Vec<Row>,
-    /// The addresses of the next page, and of the first one if this is another.
+    /// The address of the next page, and that of the first page if this is another one.
     next: Option<String>,
     first: Option<String>,
     wrong: Option<Said>,
     done: Option<Done>,
-    /// A button for the selected tasks was pressed, and none was selected.
+    /// Whether a button for the selected tasks was pressed although none was selected.
     is_unselected: bool,
-    /// What the form for many tasks keeps of the address, so that it comes back to this page.
+    /// The fields of the address that the form for many tasks keeps, so that it leads back to this page.
     kept: Vec<(&'a str, &'a str)>,
 }
 
@@ -265,7 +266,7 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
             sort(&mut listed.rows, &sorted);
             (listed.rows, listed.next, None)
         }
-        // A wrong filter is told beside the filters, which can be corrected there.
+        // The error about a wrong filter is shown next to the filters, where it can be corrected.
         Err(refused) if refused.status == 400 => (Vec::new(), None, Some(refused.text)),
         Err(refused) => return Err(refused),
     };
@@ -287,7 +288,8 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     })
 }
 
-/// The tasks of a page. With a text, it may have few or none although there are older ones: the next page goes on where the search ended.
+/// The tasks of a page. A text search may return few tasks or none although older ones match: the next page continues where the search
+/// ended.
 async fn search(visit: &Visit, filter: &Filter, limit: usize) -> Result<Listed<Row>, Refused> {
     let mut rows = Vec::new();
     let mut next = visit.query().get("cursor").map(str::to_owned);
@@ -302,7 +304,7 @@ async fn search(visit: &Visit, filter: &Filter, limit: usize) -> Result<Listed<R
     Ok(Listed { rows, next })
 }
 
-/// The newest tasks that match, by one call for each status.
+/// The newest tasks that match. Each status needs a call of its own.
 pub(crate) async fn newest(visit: &Visit, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Listed<Row>, Refused> {
     let Layout { now, ref at, .. } = visit.layout;
     let cursor = cursor.map(|cursor| format!("&cursor={}", path_part(cursor))).unwrap_or_default();
@@ -311,7 +313,7 @@ pub(crate) async fn newest(visit: &Visit, filter: &Filter, cursor: Option<&str>,
         let path = format!("llm-tasks?limit={limit}&{}{cursor}", filter.query(status, now));
         let listed = visit.list(&path, |task: Task| Row::found_by(&filter.text, at.lang, now, task)).await?;
         rows.extend(listed.rows);
-        // The list that ended at the newest task tells how far all of them are known.
+        // If several lists end early, the one that ends at the newest task determines up to where all lists are complete.
         next = next.max(listed.next);
     }
     // The order of ids is the order of creation. A task whose status changes between two calls is in both answers.
@@ -325,10 +327,10 @@ pub(crate) async fn newest(visit: &Visit, filter: &Filter, cursor: Option<&str>,
     Ok(Listed { rows, next })
 }
 
-/// What a form for many tasks has done.
+/// The result of a form for many tasks.
 struct Done {
     text: String,
-    /// Whether it has changed all that were meant.
+    /// Whether all selected tasks were changed.
     is_all: bool,
 }
 

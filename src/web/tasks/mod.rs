@@ -22,15 +22,15 @@ use crate::refused::Refused;
 use crate::visit::Visit;
 use bloom_api::tasks::Task;
 
-/// The word in the address of a task's page after its creation, if no worker knows its agent by that name.
+/// The word in the address of a new task's page if no worker knows the task's agent by its name.
 const UNKNOWN_AGENT: &str = "created-unknown-agent";
 
-/// The id in the path, checked so that it names nothing else in a path of the API.
+/// The id in the path. It is parsed, so that it can't change the rest of an API path.
 fn id_of(text: &str) -> Result<Uuid, Refused> {
     Uuid::parse_str(text).map_err(|_| Refused::new(404, "Task not found", "Завдання не знайдено"))
 }
 
-/// The only task whose id has this part: its beginning, or its end, as lists show it.
+/// The only task whose id begins or ends with this part; lists show the ends of ids.
 pub(crate) async fn by_part(visit: &Visit, part: &str) -> Result<Option<Uuid>, Refused> {
     let digits = part.bytes().filter(u8::is_ascii_hexdigit).count();
     let is_part = (4..=32).contains(&digits) && digits + part.matches('-').count() == part.len();

@@ -28,19 +28,19 @@ use bloom_core::command::Rejection;
 use bloom_core::file::MAX_INPUTS;
 use bloom_core::similar::did_you_mean;
 
-/// The projects among which the named one is looked for: all that a server can have.
+/// How many projects are searched for the given one: all that a server can have.
 const PROJECTS: usize = 1_000;
-/// How much of what was typed is repeated.
+/// The maximum length of typed text that an error repeats.
 const TYPED_CHARS: usize = 40;
 
-/// A file that is stored already.
+/// An input file that is already stored.
 struct Input {
     id: Uuid,
     path: String,
 }
 
 impl Input {
-    /// As the form has it: the id, and where the run finds the file.
+    /// Parses the value of the form's field: the id of the file and its path in the run.
     fn of(text: &str) -> Option<Self> {
         let (id, path) = text.split_once(' ')?;
         Some(Self { id: id.parse().ok()?, path: path.to_owned() })
@@ -51,43 +51,43 @@ impl Input {
 #[template(path = "new_task.html")]
 struct NewTaskPage<'a> {
     v: &'a Layout,
-    /// As it was typed, so that nothing is lost when a field is wrong.
+    /// The fields as they were typed, so that nothing is lost if one of them is wrong.
     typed: Fields,
     inputs: Vec<Input>,
     wrong: BTreeMap<String, String>,
-    /// The fields of which the API says what is wrong, in English.
+    /// The fields whose errors come from the API, in English.
     said_by_api: BTreeSet<String>,
     error: Option<Said>,
     known: Known,
-    /// The most bytes of all files together, in words.
+    /// The maximum size of all files together, in words.
     most: String,
 }
 
-/// How a field is typed.
+/// The format of a field.
 #[derive(Clone, Copy)]
 enum Kind {
     Text,
     Number,
     Dollars,
-    /// A length of time, in seconds for the API.
+    /// A duration, which the API takes in seconds.
     Span,
-    /// A time to come.
+    /// A time in the future.
     Time,
-    /// One text in each line.
+    /// One text per line.
     Lines,
-    /// `name=value` in each line.
+    /// One `name=value` per line.
     Labels,
-    /// Ids, or the parts of them that lists show.
+    /// Ids, or the parts of ids that lists show.
     Ids,
-    /// Set or not.
+    /// A checkbox, `true` in the API.
     Flag,
-    /// Set or not; the API's word for set.
+    /// A checkbox, this word in the API.
     Word(&'static str),
-    /// Files, which are sent apart.
+    /// Files, which are uploaded separately.
     Files,
 }
 
-/// The fields in the order of the form, by their names in the API, with what an empty form has in them.
+/// The fields in the order of the form: the name in the API, the format, and the value in an empty form.
 const FIELDS: [(&str, Kind, &str); 22] = [
     ("prompt", Kind::Text, ""),
     ("agent_slug", Kind::Text, "default"),
@@ -112,21 +112,21 @@ const FIELDS: [(&str, Kind, &str); 22] = [
     ("model", Kind::Text, ""),
     ("labels", Kind::Labels, ""),
 ];
-/// Of these, how many are always seen. The others are folded.
+/// How many of these fields are always visible. The others are folded.
 const SEEN: usize = 4;
-/// Those that are in the field `policy` of the API.
+/// The fields that are part of `policy` in the API.
 const OF_POLICY: [&str; 2] = ["timeout_sec", "budget"];
-/// What the same task again does not have: the past, and what belonged to its creation.
+/// The fields that a copy of a task does not take over, because they concern the past or the task's creation.
 const NOT_AGAIN: [&str; 3] = ["not_before", "depends_on", "suspend"];
 
 impl NewTaskPage<'_> {
-    /// The id of the first field that is wrong.
+    /// The id of the first element with an error.
     fn first_wrong(&self) -> Option<&'static str> {
         let (first, ..) = FIELDS.into_iter().find(|(field, ..)| self.wrong.contains_key(*field))?;
         Some(if first == "inputs" { "files" } else { first })
     }
 
-    /// Whether one of the folded fields is wrong, or not as in an empty form.
+    /// Whether one of the folded fields has an error, or another value than in an empty form.
     fn is_more_open(&self) -> bool {
         FIELDS.into_iter().skip(SEEN).any(|(field, _, usual)| self.typed.text(field) != usual || self.wrong.contains_key(field))
     }
@@ -135,7 +135,7 @@ impl NewTaskPage<'_> {
         self.wrong.get(field)
     }
 
-    /// The language of what is wrong with the field.
+    /// The language of the field's error.
     fn told_in(&self, field: &str) -> Lang {
         if self.said_by_api.contains(field) { Lang::English } else { self.v.at.lang }
     }
@@ -154,7 +154,7 @@ pub(crate) async fn form(visit: Visit) -> Result<Response, Refused> {
         None => {
             let project = visit.query().text("project");
             let texts = FIELDS.into_iter().map(|(field, _, usual)| match field {
-                // The page of a project leads here.
+                // The link on the page of a project fills in this field.
                 "project" => (field, project.clone()),
                 _ => (field, usual.to_owned()),
             });
@@ -170,7 +170,7 @@ async fn page(visit: &Visit, typed: Fields, inputs: Vec<Input>) -> Result<NewTas
     Ok(NewTaskPage { v: &visit.layout, typed, inputs, wrong: BTreeMap::new(), said_by_api: BTreeSet::new(), error: None, known, most })
 }
 
-/// The same task again.
+/// The fields and files for a copy of this task.
 fn like(task: &Task<'_>) -> Result<(Fields, Vec<Input>), Refused> {
     let fields = serde_json::to_value(task).map_err(unwritten)?;
     let texts = FIELDS.into_iter().filter(|(field, ..)| !NOT_AGAIN.contains(field)).map(|(field, kind, _)| {
@@ -182,12 +182,12 @@ fn like(task: &Task<'_>) -> Result<(Fields, Vec<Input>), Refused> {
     Ok((Fields::of(texts), inputs.collect()))
 }
 
-/// What a person would type for this value of the API.
+/// The text that a person would type for this value of the API.
 fn text_of(kind: Kind, value: &Value) -> String {
     match (kind, value) {
         (Kind::Word(word), value) if value.as_str() == Some(word) => "on".into(),
         (Kind::Word(_) | Kind::Files, _) | (_, Value::Null) => String::new(),
-        // For the API, 0 is no limit.
+        // In the API, 0 means no limit.
         (Kind::Dollars, value) if value.as_f64() == Some(0.0) => String::new(),
         (_, Value::String(text)) => text.clone(),
         (_, Value::Array(texts)) => texts.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n"),
@@ -215,7 +215,7 @@ pub(crate) async fn send(Posted { visit, fields, files, .. }: Posted) -> Result<
     let mut said_by_api: BTreeSet<String> = by_api.keys().cloned().collect();
     wrong.extend(by_api);
     let error = wrong.is_empty().then_some(refused.text);
-    // The API looks the project up only when all else is right, and does not say which one may be meant.
+    // The API checks the project only if everything else is right, and does not suggest a similar name.
     if let Some(named) = fields.get("project")
         && let Some(text) = unknown_project(&visit, named).await?
     {
@@ -225,8 +225,8 @@ pub(crate) async fn send(Posted { visit, fields, files, .. }: Posted) -> Result<
     visit.show(status, &NewTaskPage { wrong, said_by_api, error, ..page(&visit, fields, inputs).await? })
 }
 
-/// What the API says of a project that it does not know, with the one that may be meant; `None` if it knows the project, or does not list the
-/// projects to this key.
+/// The API's error about an unknown project, with a similar name if there is one; `None` if the project exists, or if the key may not list
+/// projects.
 async fn unknown_project(visit: &Visit, named: &str) -> Result<Option<String>, Refused> {
     let row = |project: Project<'_>| (project.id.to_string(), project.name.into_owned());
     let Some(listed) = visit.list_if_allowed(&format!("projects?limit={PROJECTS}"), row).await? else { return Ok(None) };
@@ -240,9 +240,9 @@ async fn unknown_project(visit: &Visit, named: &str) -> Result<Option<String>, R
 
 /// Why no task was created.
 struct NotCreated {
-    /// With what the page says is wrong, in its language.
+    /// The refusal, with the errors of this page in the visitor's language.
     refused: Refused,
-    /// What the API says is wrong, in English.
+    /// The errors of the API, in English.
     by_api: Wrong,
 }
 
@@ -253,12 +253,12 @@ impl From<Refused> for NotCreated {
     }
 }
 
-/// What is wrong with the fields of the API, by the fields of the form.
+/// Maps the errors of the API's fields to the fields of the form.
 fn of_form(lang: Lang, fields: Wrong) -> Wrong {
     let mut wrong = Wrong::new();
     for (field, text) in fields {
         match field.as_str() {
-            // The policy is one field of the API and two of the form; its texts name which.
+            // The policy is one field of the API and two fields of the form. Its texts begin with the name of the field.
             "policy" => wrong.extend(text.split("; ").map(|text| match text.split_once(": ") {
                 Some((name @ ("budget" | "timeout_sec"), rest)) => (name.to_owned(), rest.to_owned()),
                 _ => ("timeout_sec".to_owned(), text.to_owned()),
@@ -270,10 +270,11 @@ fn of_form(lang: Lang, fields: Wrong) -> Wrong {
     wrong
 }
 
-/// The id of the new task, and the word for what was done. Files are stored first, so that they need not be chosen again if anything else is wrong.
+/// Creates the task, and returns its id and the word for what was done. Files are stored first, so that they need not be chosen again if
+/// anything else is wrong.
 async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut Vec<Input>) -> Result<(String, &'static str), NotCreated> {
     let files: Vec<&Upload> = files.iter().filter(|file| file.field == "files").collect();
-    // Before any is stored: the task would be refused.
+    // Checked before a file is stored, because the task would be refused anyway.
     let count = inputs.len() + files.len();
     if count > MAX_INPUTS {
         let lang = visit.layout.at.lang;
@@ -298,13 +299,13 @@ async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut V
         Ok(()) => {}
     }
     if !wrong.is_empty() {
-        // The API is not called with the rest, which would create a task, but says what else is wrong.
+        // Calling the API with the other fields would create a task, so they are only checked by the API's rules.
         return Err(NotCreated { by_api: wrong_for_api(&body)?, refused: Refused::of_fields(wrong) });
     }
     let named = inputs.iter().map(|input| json!({ "artifact_id": input.id, "path": input.path }));
     body.insert("inputs".into(), named.collect());
     let created = visit.act(Method::POST, "llm-tasks", &Value::Object(body)).await?;
-    // The form sends no field that tasks do not have, so the agent is what the API warns of.
+    // The form sends no unknown fields, so a warning of the API can only be about the agent.
     let done = if created["warnings"].is_array() { UNKNOWN_AGENT } else { "created" };
     Ok((created["id"].as_str().unwrap_or_default().to_owned(), done))
 }
@@ -313,14 +314,14 @@ fn unwritten(_: serde_json::Error) -> Refused {
     Refused::internal("The task could not be written", "Завдання не вдалося записати")
 }
 
-/// What the API would say of this body, by its fields.
+/// The errors that the API would report for this body, by its fields.
 fn wrong_for_api(body: &Map<String, Value>) -> Result<Wrong, Refused> {
     let raw = serde_json::value::to_raw_value(body).map_err(unwritten)?;
     Ok(NewTask::read(&raw).err().map(|problems| by_field(&Invalid::from(problems))).unwrap_or_default())
 }
 
-/// The body of the API's call, without the fields that can't be read, and what is wrong with these. Numbers are read here; whether they are
-/// within their limits, the API says.
+/// The body of the API call without the fields that can't be parsed, and the errors of these. The API checks whether numbers are within
+/// their limits.
 fn body(lang: Lang, now: Ms, fields: &Fields) -> (Map<String, Value>, Wrong) {
     let (mut body, mut policy, mut wrong) = (Map::new(), Map::new(), Wrong::new());
     for (field, kind, _) in FIELDS {
@@ -331,23 +332,23 @@ fn body(lang: Lang, now: Ms, fields: &Fields) -> (Map<String, Value>, Wrong) {
             Err(text) => drop(wrong.insert(field.into(), text)),
         }
     }
-    // As on the command line, a task that names no context begins a conversation.
+    // As on the command line, a task without a context starts a new conversation.
     body.entry("context_id").or_insert_with(|| json!(Uuid::now_v7()));
     time_limit::add_usual(&mut policy);
     body.insert("policy".into(), Value::Object(policy));
     (body, wrong)
 }
 
-/// What was typed, as the API has it.
+/// Converts the typed text to the value for the API.
 ///
 /// # Errors
-/// It can't be read; the text says what is expected.
+/// The text can't be parsed; the error says what is expected.
 fn read(lang: Lang, now: Ms, kind: Kind, text: &str) -> Result<Value, String> {
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
     let number = || text.trim().parse::<f64>().ok().filter(|number| number.is_finite());
     let typed = || beginning(text.trim(), TYPED_CHARS);
     match kind {
-        // Browsers send the ends of lines as CR LF.
+        // Browsers send line breaks as CR LF.
         Kind::Text | Kind::Files => Ok(json!(text.replace("\r\n", "\n"))),
         Kind::Flag => Ok(json!(true)),
         Kind::Word(word) => Ok(json!(word)),
@@ -368,7 +369,7 @@ fn read(lang: Lang, now: Ms, kind: Kind, text: &str) -> Result<Value, String> {
             lang.t(format!("Expected number, received '{text}'"), format!("Очікується число, отримано «{text}»"))
         }),
         Kind::Dollars => match number() {
-            // For the API, 0 is no limit; who types it here hardly means that.
+            // In the API, 0 means no limit. A person who types 0 here hardly means that.
             Some(0.0) => Err(lang
                 .t("A task with 0 could not run; empty is no limit", "Із 0 завдання не виконалося б; порожньо — без обмеження")
                 .to_owned()),
@@ -389,7 +390,7 @@ fn read(lang: Lang, now: Ms, kind: Kind, text: &str) -> Result<Value, String> {
     }
 }
 
-/// Puts whole ids in place of the parts that lists show.
+/// Replaces the parts of ids that lists show by whole ids.
 async fn find_dependencies(visit: &Visit, body: &mut Map<String, Value>) -> Result<(), Refused> {
     let lang = visit.layout.at.lang;
     for id in body.get_mut("depends_on").and_then(Value::as_array_mut).into_iter().flatten().take(MAX_DEPENDENCIES) {
@@ -406,7 +407,7 @@ async fn find_dependencies(visit: &Visit, body: &mut Map<String, Value>) -> Resu
     Ok(())
 }
 
-/// A problem of a list's element, which the API counts from 0, named by its line.
+/// Names the line of a wrong list element. The API counts the elements from 0.
 fn of_line(lang: Lang, text: &str) -> String {
     match text.split_once(": ").map(|(place, rest)| (place.parse::<usize>(), rest)) {
         Some((Ok(place), rest)) => format!("{} {}: {rest}", lang.t("line", "рядок"), place + 1),

@@ -12,7 +12,7 @@ use bloom_api::tool_input::ToolInput;
 use bloom_api::visible_text::compact;
 use bloom_core::Ms;
 
-/// Of a question in words, what is shown of all its texts together, so that eight of them have room.
+/// The maximum length of one question with all its texts, so that eight questions fit on the page.
 const WORDS_CHARS: usize = 1_500;
 const OPTIONS: usize = 12;
 const OPTION_CHARS: usize = 120;
@@ -20,21 +20,21 @@ const OPTION_CHARS: usize = 120;
 pub(crate) struct Asked {
     pub id: Uuid,
     pub tool: String,
-    /// All of what the tool is to do: nobody should allow what is not shown.
+    /// The complete input of the tool, because nobody should allow what the page does not show.
     pub input: ToolInput,
     pub questions: Vec<InWords>,
     pub until: Ms,
     pub is_answered: bool,
-    /// Why not, as it was typed before.
+    /// The reason of a denial, as it was typed before.
     pub message: String,
 }
 
-/// One of the questions in words.
+/// A question that is answered in words.
 pub(crate) struct InWords {
     pub text: String,
-    /// What may be chosen. Another answer may be typed.
+    /// The options to choose from. Another answer can be typed instead.
     pub options: Vec<Choice>,
-    /// More than one of them may be chosen.
+    /// Whether more than one option may be chosen.
     pub several: bool,
     /// The answer that was typed before.
     pub given: String,
@@ -45,13 +45,13 @@ pub(crate) struct Choice {
     pub about: String,
 }
 
-/// What a form of the page has sent that was not taken, and what it had.
+/// A form of the page that was refused: the error, and what was typed.
 pub(crate) struct NotTaken {
     pub text: String,
     pub lang: Lang,
     pub answers: Vec<String>,
     pub message: String,
-    /// The time limit and the budget of the form that requeues.
+    /// The time limit and the budget, as they were typed into the form that requeues.
     pub limits: [String; 2],
 }
 
@@ -80,7 +80,8 @@ impl Asked {
 }
 
 impl InWords {
-    /// `text`: the question with its options in one line. `input`: what the agent has told of it, which may be less, or something else.
+    /// `text`: the question and its options in one line. `input`: the question as the agent sent it, which may have fewer fields, or be
+    /// something else.
     fn of(text: &str, input: &Value, given: String) -> Self {
         let words = |value: &Value| shortened(&compact(value.as_str().unwrap_or_default()), OPTION_CHARS);
         let options = input["options"].as_array().into_iter().flatten().take(OPTIONS);

@@ -1,4 +1,4 @@
-//! The field for a reply: a new task that goes on with the conversation of this one.
+//! The form for a reply, which is a new task that continues the conversation of this one.
 
 use axum::extract::Path;
 use axum::http::Method;
@@ -13,7 +13,7 @@ use bloom_api::tasks::Task;
 use bloom_api::{inherited, time_limit};
 use bloom_core::task::Session;
 
-/// A task that runs on its own has no conversation that could go on.
+/// Whether the visitor can reply. A task that runs on its own has no conversation to continue.
 pub(crate) fn is_possible(task: &Task<'_>, layout: &Layout) -> bool {
     layout.may_act() && task.session == Session::Context
 }
@@ -32,7 +32,7 @@ pub(crate) async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: P
         ));
     }
     let mut body = inherited::for_reply(&first);
-    // Browsers send the ends of lines as CR LF.
+    // Browsers send line breaks as CR LF.
     body.insert("prompt".into(), json!(prompt.replace("\r\n", "\n")));
     if let Some(policy) = body.get_mut("policy").and_then(Value::as_object_mut) {
         time_limit::add_usual(policy);

@@ -1,4 +1,4 @@
-//! The form that queues a finished task again, with other limits.
+//! The form that requeues a finished task, with other limits.
 
 use axum::extract::Path;
 use axum::http::Method;
@@ -13,7 +13,7 @@ use crate::times::NO_TIME;
 use crate::visit::{Fields, Posted};
 use bloom_api::time_text;
 
-/// What is wrong with the limits is told at the form, with what was typed.
+/// If the limits are refused, the form shows the error and what was typed.
 pub(crate) async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let id = id_of(&id)?;
     let sent = match with_limits(json!({}), &fields) {
@@ -31,10 +31,10 @@ pub(crate) async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: P
     }
 }
 
-/// The body of a call that requeues, with the limits of the form that are not empty.
+/// The body of a call that requeues, with the limits that were typed.
 ///
 /// # Errors
-/// One of them can't be read. Whether the server allows them, the API says.
+/// One of them can't be parsed. The API checks whether they are allowed.
 pub(crate) fn with_limits(mut body: Value, fields: &Fields) -> Result<Value, Refused> {
     let given = |field| fields.get(field).map(str::trim).filter(|text| !text.is_empty());
     if let Some(limit) = given("timeout_sec") {

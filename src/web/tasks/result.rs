@@ -1,22 +1,22 @@
-//! What a run answered, as its page shows it: Markdown and JSON laid out, or as it is.
+//! The answer of a run on the task's page: formatted as Markdown or JSON, or as plain text.
 
 use crate::html::Html;
 use crate::times::shortened;
 use crate::{json, markdown};
 use bloom_api::results::TaskResult;
 
-/// Of a longer answer that is shown as it is, the page has the beginning; the download has the whole.
+/// The page shows only the beginning of a longer plain answer. The download has all of it.
 const TEXT_CHARS: usize = 6_000;
-/// A longer answer is not laid out as JSON.
+/// A longer answer is not formatted as JSON.
 const JSON_BYTES: usize = 20_000;
-/// The parameter of the page's address that asks for the answer as it is.
+/// The value of the page's parameter that asks for the answer as plain text.
 pub(crate) const RAW: &str = "raw";
 
-/// How the answer stands on the page.
+/// The form in which the page shows the answer.
 pub(crate) enum Body {
     Markdown(Html),
     Json(Html),
-    /// As it is, or the beginning of it.
+    /// Plain text, which may be only the beginning.
     Raw {
         text: String,
         is_cut: bool,
@@ -25,14 +25,14 @@ pub(crate) enum Body {
 
 pub(crate) struct Answer {
     pub body: Option<Body>,
-    /// Whether it is shown as it is because somebody has asked for that.
+    /// Whether it is plain text because the visitor has asked for that.
     pub is_raw: bool,
     pub error: String,
     pub warnings: Vec<String>,
 }
 
 impl Answer {
-    /// `told`: what the page says of the failure above, which is not repeated.
+    /// `told`: the text about the failure that the page shows above. An error that it contains is not repeated.
     pub(crate) fn of(result: &TaskResult<'_>, told: &str, is_raw: bool) -> Self {
         let text = result.output.as_deref().unwrap_or_default();
         let laid_out = || {

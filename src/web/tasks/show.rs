@@ -36,11 +36,11 @@ use bloom_core::limits::GIVE_BACKS;
 use bloom_core::project::PushMode;
 use bloom_core::task::{Status, WaitingReason};
 
-/// Of long texts, the page shows the beginning; their own pages have the whole.
+/// The page shows only the beginning of longer texts. They have pages of their own.
 const TEXT_CHARS: usize = 6_000;
 const EVENTS: usize = 40;
 const ENTRIES: usize = 30;
-/// Of the tasks that a task depends on, those that the page names.
+/// The maximum number of dependencies that the page lists.
 const DEPENDENCIES: usize = 20;
 
 /// The branch with the commits of a run.
@@ -49,12 +49,12 @@ pub(crate) struct Branch {
     pub commit: String,
 }
 
-/// A task that the task depends on.
+/// A task that this task depends on.
 struct Dependency {
     id: Uuid,
     /// The beginning of its prompt, or else the end of its id.
     title: String,
-    /// `None`: the visitor does not see it, or it was removed.
+    /// `None` if the visitor may not see the task, or if it was removed.
     status: Option<AnyStatus>,
 }
 
@@ -69,35 +69,35 @@ struct TaskPage<'a> {
     is_prompt_cut: bool,
     advice: Option<Advice>,
     question: Option<Asked>,
-    /// It waits for an answer of a person.
+    /// Whether it waits for the answer of a person.
     asks: bool,
     not_taken: Option<NotTaken>,
-    /// A worker has it. The page begins with the events then, and follows them.
+    /// Whether a worker has the task. The page then begins with the events, and follows them.
     runs: bool,
     is_completed: bool,
-    /// How long the run took that has ended.
+    /// How long the finished run took.
     took: String,
-    /// US dollars of all attempts that have ended; empty: they cost nothing.
+    /// The cost of all attempts that have ended, in US dollars; empty if there was none.
     spent: String,
     answer: Option<Answer>,
     sees_attempts: bool,
     attempts: &'a [Attempt],
-    /// The newest attempt is the last one while it runs, and else the first.
+    /// The newest attempt comes last while it runs, otherwise first.
     groups: Vec<Group<'a>>,
     earlier: bool,
     trail: Option<Vec<Entry>>,
     cost: String,
-    /// The time limit, in short.
+    /// The time limit, in a short form.
     limit: String,
-    /// Of the attempts, how many count.
+    /// How many of the attempts count.
     counted: String,
     from: Option<&'a str>,
     pushes: bool,
     branch: Option<Branch>,
     files: Files,
-    /// The first of those that it depends on.
+    /// The first of the tasks that it depends on.
     dependencies: Vec<Dependency>,
-    /// The end of an id, or a name as far as the column has room for it.
+    /// The end of an id, or a name that is shortened to fit the column.
     short_context: String,
     budget: String,
     done: Option<String>,
@@ -105,23 +105,23 @@ struct TaskPage<'a> {
 }
 
 impl TaskPage<'_> {
-    /// The attempt to whose events the advice leads.
+    /// The attempt whose events the advice links to.
     fn last_events(&self) -> Option<usize> {
         let last = if self.runs { self.groups.last() } else { self.groups.first() };
         last.and_then(|group| group.anchor)
     }
 
-    /// How long the run has lasted until now.
+    /// How long the current run has lasted.
     fn lasted(&self, began: &Ms) -> String {
         duration(self.v.at.lang, self.v.now - began)
     }
 
-    /// The time limit that holds now, as the field takes it.
+    /// The current time limit, in the format of the field.
     fn limit_now(&self) -> String {
         limit_text(self.task.policy.timeout_sec)
     }
 
-    /// What was typed into a field of the form that requeues, if it was not taken.
+    /// What was typed into a field of the form that requeues, if the form was refused.
     fn typed_limit(&self, field: usize) -> &str {
         self.not_taken.as_ref().and_then(|refused| refused.limits.get(field)).map(String::as_str).unwrap_or_default()
     }
@@ -131,7 +131,7 @@ impl TaskPage<'_> {
     }
 }
 
-/// Which of the buttons make sense now.
+/// The buttons that make sense in the current state.
 struct May {
     cancel: bool,
     requeue: bool,
@@ -156,7 +156,7 @@ impl May {
     }
 }
 
-/// A part of an id leads to the task, if only one has it.
+/// The page of a task. If the path has only a part of an id, redirects to the task if exactly one has this part.
 pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     match id_of(&id) {
         Ok(id) => page(&visit, id, None).await,
@@ -164,7 +164,7 @@ pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Result<Respons
     }
 }
 
-/// The page, with the status and the text of an answer to its question that was not taken.
+/// The page. `refused`: the status and the content of a form of the page that was refused.
 pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken)>) -> Result<Response, Refused> {
     let (status, not_taken) = refused.unzip();
     let status = status.map_or(StatusCode::OK, |status| StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST));
@@ -193,7 +193,8 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
     let earlier = events.first().is_some_and(|first| first.number > 1);
     let mut groups = grouped(events, attempts.as_deref().unwrap_or_default());
     if !runs {
-        // The box is at the end while a run goes on, and else at its beginning: the last attempt is what matters in both.
+        // The box of events shows its end while a run goes on, and its beginning otherwise. In both cases the last attempt should be
+        // visible.
         groups.reverse();
     }
     visit.show(
@@ -203,7 +204,7 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
             title: crate::times::beginning(&task.prompt, 80),
             is_prompt_cut: prompt.len() != task.prompt.len(),
             prompt,
-            // The question itself says it, with its buttons.
+            // The question is shown with its buttons, so the advice would only repeat it.
             advice: advice.filter(|_| question.is_none()),
             asks,
             question: question.map(|question| Asked::of(&question, not_taken.as_ref())),
@@ -260,7 +261,7 @@ fn short_limit(lang: Lang, policy: &Policy) -> String {
     format!("{}{or_of_profile}", limit(lang, policy.timeout_sec))
 }
 
-/// `is_requeued`: the attempts before that are listed, but do not count.
+/// `is_requeued`: the attempts before the task was requeued are listed, but do not count.
 fn counted(lang: Lang, task: &Task<'_>, is_requeued: bool) -> String {
     let (count, most, back) = (task.attempts, task.max_attempts, task.infra_retries);
     let since = if is_requeued { lang.t(" since it was requeued", " після повернення в чергу") } else { "" };
@@ -332,7 +333,7 @@ async fn shown(visit: &Visit, path: &str) -> Result<Vec<Shown>, Refused> {
     Ok(visit.list(path, |event: Event| Shown::of(lang, event, &room)).await?.rows)
 }
 
-/// What happened to a task, and its attempts, as far as the visitor may see them: the newest first.
+/// The audit trail and the attempts of a task, the newest first; `None` for what the visitor may not see.
 async fn history(visit: &Visit, id: Uuid) -> Result<(Option<Vec<Entry>>, Option<Vec<Attempt>>), Refused> {
     let (now, lang) = (visit.layout.now, visit.layout.at.lang);
     let leases: Option<Listed<Lease>> =

@@ -1,4 +1,4 @@
-//! What a form can offer: the names that workers, queues, projects and the newest tasks have.
+//! Suggestions for forms: the names that workers, queues, projects and the newest tasks use.
 
 use std::collections::BTreeSet;
 
@@ -15,23 +15,23 @@ use bloom_api::tasks::Task;
 use bloom_api::workers::Worker;
 use bloom_core::similar::similar;
 
-/// Workers, queues, projects and tasks that are looked at.
+/// How many workers, queues, projects and tasks are read.
 const LOOKED_AT: usize = 50;
-/// More contexts are looked at than are offered, because a batch makes many whose names tell nothing.
+/// More contexts are read than are offered, because a batch creates many contexts whose names mean nothing to people.
 const CONTEXTS: usize = 100;
-/// Names of one kind, which a page has room for.
+/// The maximum number of names of one kind on a page.
 const MOST: usize = 50;
 const NAME_CHARS: usize = 100;
-/// How much of a prompt tells a context from others.
+/// How much of a prompt is shown to distinguish contexts.
 const PROMPT_CHARS: usize = 40;
 
-/// Names in their order.
+/// The names, in order.
 #[derive(Default)]
 pub(crate) struct Known {
     pub agents: BTreeSet<String>,
-    /// Whether a worker runs the tasks of any agent: those for which it has no profile, by its profile `default`.
+    /// Whether any worker runs the tasks of all agents: those for which it has no profile run with its profile `default`.
     is_any_served: bool,
-    /// With the beginnings of their newest prompts: those with the newest tasks first, and the names that programs make last.
+    /// The contexts and the beginnings of their newest prompts. Contexts with the newest tasks come first, generated names last.
     pub contexts: Vec<(String, String)>,
     pub projects: BTreeSet<String>,
     /// As `name=value`.
@@ -40,7 +40,7 @@ pub(crate) struct Known {
 
 impl Known {
     /// # Errors
-    /// A list can't be read. What the key does not allow to see is left out.
+    /// A list can't be read. Lists that the key may not see are left out.
     pub(crate) async fn of(visit: &Visit) -> Result<Self, Refused> {
         let mut known = Self::default();
         let tasks = visit
@@ -64,11 +64,12 @@ impl Known {
             known.is_any_served |= serves_any;
             add(&mut known.agents, names);
         }
-        // Of tasks, an agent may be misspelt: it is offered only where no worker tells what it serves.
+        // A task's agent may be misspelt, so these names are offered only if no worker says which agents it serves.
         if known.agents.is_empty() {
             known.agents = asked;
         }
-        // A queue that only has tasks counts as they do; one that somebody has paused or limited has the name that was meant.
+        // The agent of a queue that only has tasks may be misspelt, too. If somebody has paused or limited the queue, its name is probably
+        // right.
         let named =
             |queue: Queue<'_>| queue.agent_slug.filter(|_| queue.paused || queue.max_concurrency.is_some()).map(|agent| agent.into_owned());
         let queues = visit.list_if_allowed(&format!("queues?limit={LOOKED_AT}"), named).await?;
@@ -79,9 +80,9 @@ impl Known {
         Ok(known)
     }
 
-    /// After the creation of a task whose agent no worker knows by its name: which one may be meant, and whether it runs all the same.
+    /// The message after the creation of a task whose agent no worker serves by name: a similar name, and whether the task runs anyway.
     pub(crate) fn told_of_unknown(&self, lang: Lang, agent: &str) -> String {
-        // A paused queue may have the misspelt name itself.
+        // A paused queue may have the same misspelt name.
         let others = self.agents.iter().map(String::as_str).filter(|known| *known != agent);
         let meant = match similar(agent, others) {
             Some(near) => lang.t(format!(" (did you mean {near}?)"), format!(" (може, {near}?)")),
@@ -100,7 +101,7 @@ impl Known {
         )
     }
 
-    /// The labels in one line.
+    /// The labels, in one line.
     pub(crate) fn labels_line(&self) -> String {
         shortened(&self.labels.iter().map(String::as_str).collect::<Vec<_>>().join(", "), 300)
     }
@@ -117,7 +118,7 @@ async fn contexts(visit: &Visit) -> Result<Vec<(String, String)>, Refused> {
     Ok(newest.into_iter().map(|(name, task)| (name, prompts.remove(&task).unwrap_or_default())).collect())
 }
 
-/// A long name would be cut, so that it meant another, and is left out.
+/// Leaves out long names: if they were cut, they would name something else.
 fn add(names: &mut BTreeSet<String>, more: impl IntoIterator<Item = String>) {
     for name in more {
         if names.len() < MOST && name.chars().count() <= NAME_CHARS {
