@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 use utoipa::openapi::path::{Parameter, ParameterIn};
-use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::lists::{cursor_param, integer, parameter, text};
 use super::usage::Usage;
+use super::wire::one_of;
 use super::words::AnyStatus;
 use bloom_core::Ms;
 
@@ -82,12 +82,7 @@ impl IntoParams for ContextPageParams {
             parameter("limit", limit, integer(1..=MAX_CONTEXTS_PAGE, MAX_CONTEXTS_PAGE), 20),
             cursor_param(r"^(=[^\x00]*)?$", "=docs-review"),
             parameter("project", "Only contexts with tasks in the project of this name.", text(), "docs"),
-            parameter(
-                "order",
-                ORDER,
-                Schema::Object(ObjectBuilder::new().schema_type(Type::String).enum_values(Some([RECENT])).build()),
-                RECENT,
-            ),
+            parameter("order", ORDER, one_of([RECENT]), RECENT),
         ]
     }
 }

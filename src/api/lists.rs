@@ -16,7 +16,7 @@ use super::invalid::Invalid;
 use super::problem_texts::{expected_words, unknown_word};
 use super::requests::MAX_WAIT_SEC;
 use super::values::{Id, LABEL_PATTERN, LabelText, MAX_LABELS, MAX_MS, MAX_SAFE, Moment, TEXT_PATTERN, parse_id, text_problem};
-use super::wire::Wire;
+use super::wire::{Wire, one_of};
 use bloom_core::Ms;
 use bloom_core::audit::Action;
 use bloom_core::file::ArtifactKind;
@@ -215,10 +215,6 @@ fn flag() -> Schema {
     Schema::Object(ObjectBuilder::new().schema_type(Type::Boolean).build())
 }
 
-fn one_of(words: impl Iterator<Item = &'static str>) -> Schema {
-    Schema::Object(ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words)).build())
-}
-
 pub(super) fn text() -> Schema {
     Schema::Object(ObjectBuilder::new().schema_type(Type::String).pattern(Some(TEXT_PATTERN)).build())
 }
@@ -318,11 +314,15 @@ pub struct LeaseParams;
 
 impl IntoParams for LeaseParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let outcome = one_of(Outcome::ALL.iter().map(|outcome| outcome.as_str()));
         vec![
             parameter("task_id", "Only leases of this task.", Id::describe(), "019c936e-3800-7000-8000-000000000001"),
             parameter("worker_id", "Only leases of this worker.", text(), "worker-01"),
-            parameter("outcome", "Only leases whose run ended so, as its completion told. An unknown word is an error.", outcome, "error"),
+            parameter(
+                "outcome",
+                "Only leases whose run ended so, as its completion told. An unknown word is an error.",
+                Outcome::describe(),
+                "error",
+            ),
         ]
     }
 }

@@ -7,13 +7,13 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use utoipa::ToSchema;
-use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
+use utoipa::openapi::schema::Schema;
 use uuid::{Builder, Uuid};
 
 use super::git_names::{BranchPrefix, text_like};
 use super::repository::RepoUrl;
 use super::values::{List, ShortName, Text};
-use super::wire::{Problems, Wire, body, problem};
+use super::wire::{Problems, Wire, body, one_of, problem};
 use super::words::AnyCloneStatus;
 use bloom_core::Ms;
 use bloom_core::op;
@@ -139,7 +139,7 @@ impl Wire for Direction {
     }
 
     fn describe() -> Schema {
-        Schema::Object(ObjectBuilder::new().schema_type(Type::String).enum_values(Some(["push", "pull"])).build())
+        one_of(["push", "pull"])
     }
 }
 

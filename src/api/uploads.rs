@@ -8,7 +8,7 @@ use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use super::files::InputPath;
 use super::lists::parameter;
 use super::values::Id;
-use super::wire::Wire;
+use super::wire::{Wire, one_of};
 use bloom_core::file::FileKind;
 
 /// What an upload says of its file.
@@ -16,8 +16,7 @@ pub struct UploadParams;
 
 impl IntoParams for UploadParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let kinds = FileKind::ALL.iter().map(|kind| kind.as_str()).collect::<Vec<_>>();
-        let kind = Schema::Object(ObjectBuilder::new().schema_type(Type::String).enum_values(Some(kinds)).build());
+        let kind = one_of(FileKind::ALL.iter().map(|kind| kind.as_str()));
         let digest = Schema::Object(ObjectBuilder::new().schema_type(Type::String).pattern(Some("^[0-9a-fA-F]{64}$")).build());
         let digest_of_example = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
         let mut name =

@@ -14,6 +14,11 @@ use super::invalid::Invalid;
 pub use super::problems::{MAX_PROBLEMS, Problem, Problems, SHOWN_CHARS, expected, kind, problem, within};
 use bloom_core::similar::similar;
 
+/// A text that is one of these words.
+pub(super) fn one_of<'a>(words: impl IntoIterator<Item = &'a str>) -> Schema {
+    Schema::Object(ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words)).build())
+}
+
 /// A value of a request body: how it is read, and the OpenAPI schema that matches this.
 pub trait Wire: Sized {
     /// The value of this JSON.

@@ -9,11 +9,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::{ObjectBuilder, Ref, Schema, Type};
+use utoipa::openapi::schema::{Ref, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::problem_texts::{expected_words, unknown_word};
-use super::wire::{Problems, Wire, kind, problem};
+use super::wire::{Problems, Wire, kind, one_of, problem};
 use bloom_core::api_key::Scope;
 use bloom_core::audit::{Action, EntityType};
 use bloom_core::event::EventKind;
@@ -125,8 +125,7 @@ macro_rules! words_on_the_wire {
             }
 
             fn describe() -> Schema {
-                let words = Self::ALL.iter().map(|value| value.as_str());
-                Schema::Object(ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words)).build())
+                one_of(Self::ALL.iter().map(|value| value.as_str()))
             }
 
             fn refer() -> RefOr<Schema> {

@@ -142,9 +142,7 @@ fn runners(profiles: &Profiles) -> String {
 }
 
 fn is_for_this_machine_only(settings: &Serve) -> bool {
-    let is_loopback =
-        settings.network.host == "localhost" || settings.network.host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
-    is_loopback && settings.keys.api.is_none() && settings.network.trusted_proxies.is_empty()
+    settings.is_loopback() && settings.keys.api.is_none() && settings.network.trusted_proxies.is_empty()
 }
 
 /// Whether this setting is set by a flag, the environment or the file.

@@ -10,7 +10,7 @@ use super::{announce, database, files, gauges, parts, signals, usable};
 use bloom_commands::CommandError;
 use bloom_config::{self as config, Flags, Serve};
 use bloom_dispatch::Agents;
-use bloom_engine::{self as engine, Engine};
+use bloom_engine::Engine;
 use bloom_http as http;
 use bloom_http::control_plane::{ControlPlane, settings_of};
 use bloom_membridge::Membridge;
@@ -94,14 +94,7 @@ pub async fn run(settings: Serve, flags: Flags) -> Result<(), CommandError> {
     database::migrate_at_start(&settings, &store).await?;
     refuse_used(&settings, &store).await?;
     database::unlocked(&settings, || store.begin_service()).await?;
-    let options = engine::EngineOptions {
-        session_wait_ms: settings.work.session_wait_ms,
-        named_agent_wait_ms: settings.work.named_agent_wait_ms,
-        worker_offline_after_ms: settings.work.worker_offline_after_ms,
-        traces: Traces::default(),
-        manual_clock: None,
-        seed: None,
-    };
+    let options = parts::engine_options(&settings, Traces::default());
     let engine =
         Engine::start(Arc::new(store.clone()), metrics.clone(), options).await.map_err(|error| database::explain(error, &settings))?;
     let agents = Agents::new(engine.clone(), parts::agent_options(&settings, &listening.url));

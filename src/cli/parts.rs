@@ -10,11 +10,11 @@ use url::Host;
 use bloom_commands::CommandError;
 use bloom_config::{self as config, Flags, Serve};
 use bloom_dispatch as dispatch;
-use bloom_engine::Engine;
+use bloom_engine::{Engine, EngineOptions};
 use bloom_http::{self as http, Keys};
 use bloom_reconcile as reconcile;
 use bloom_store::{Fault, Store};
-use bloom_telemetry::Log;
+use bloom_telemetry::{Log, Traces};
 
 /// Reopens the log file and reads the log level again. The level comes from the settings file, because the environment of a process never
 /// changes.
@@ -32,6 +32,18 @@ pub fn reload(log: &Log, flags: &Flags) {
         Err(wrong) => {
             tracing::error!(%wrong, "the log level stays as it is until these settings are corrected")
         }
+    }
+}
+
+/// The options of the engine, which takes its time and its randomness from the machine.
+pub fn engine_options(settings: &Serve, traces: Traces) -> EngineOptions {
+    EngineOptions {
+        session_wait_ms: settings.work.session_wait_ms,
+        named_agent_wait_ms: settings.work.named_agent_wait_ms,
+        worker_offline_after_ms: settings.work.worker_offline_after_ms,
+        traces,
+        manual_clock: None,
+        seed: None,
     }
 }
 

@@ -10,7 +10,7 @@ use super::{announce, backup, database, disks, files, gauges, membridge as membr
 use bloom_commands::CommandError;
 use bloom_config::{Flags, Serve};
 use bloom_dispatch::{self as dispatch, Agents};
-use bloom_engine::{self as engine, Engine};
+use bloom_engine::Engine;
 use bloom_http::{self as http, AppState};
 use bloom_membridge::{self as membridge, Membridge, OwnControlPlane};
 use bloom_objects::{self as objects, Objects};
@@ -59,14 +59,7 @@ pub async fn run(
     database::migrate_at_start(&settings, &store).await?;
     database::unlocked(&settings, || store.read_tables()).await?;
     database::unlocked(&settings, || store.begin_service()).await?;
-    let options = engine::EngineOptions {
-        session_wait_ms: settings.work.session_wait_ms,
-        named_agent_wait_ms: settings.work.named_agent_wait_ms,
-        worker_offline_after_ms: settings.work.worker_offline_after_ms,
-        traces,
-        manual_clock: None,
-        seed: None,
-    };
+    let options = parts::engine_options(&settings, traces);
     let engine =
         Engine::start(Arc::new(store.clone()), metrics.clone(), options).await.map_err(|error| database::explain(error, &settings))?;
     let own_membridge = if settings.membridge.in_server { Some(membridge_command::listen(&settings).await?) } else { None };

@@ -75,7 +75,8 @@ impl Serve {
         access.into_iter().chain(short).chain(tls).chain(postgres::warning(self.data.database_url.expose_secret())).collect()
     }
 
-    pub(crate) fn is_loopback(&self) -> bool {
+    /// Whether only programs of this machine reach the server.
+    pub fn is_loopback(&self) -> bool {
         is_loopback(&self.network.host)
     }
 

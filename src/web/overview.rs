@@ -155,11 +155,11 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
     let tasks = async |status, limit| newest(&visit, &Filter::of_status(status), None, limit).await.map(|listed| listed.rows);
     let asking = asking(&visit).await?;
     let (mut running, mut waiting) = (tasks(Status::Running, ROWS).await?, tasks(Status::Queued, ROWS).await?);
-    let completed = newest(&visit, &Filter::completed_lately(), None, ROWS).await?.rows;
+    let completed = newest(&visit, &Filter::ended_lately(Status::Completed), None, ROWS).await?.rows;
     running.retain(|row| !row.needs_person);
     waiting.retain(|row| !row.note.is_empty());
-    let Listed { rows: mut failed, next } = newest(&visit, &Filter::failed_lately(), None, COUNTED).await?;
-    let failed_count = format!("{}{}", failed.len(), if next.is_some() { "+" } else { "" });
+    let Listed { rows: mut failed, next } = newest(&visit, &Filter::ended_lately(Status::Failed), None, COUNTED).await?;
+    let failed_count = at_least(failed.len(), next.is_some());
     // The API lists tasks in the order of their creation.
     failed.sort_by_key(|row| Reverse(row.updated_at));
     failed.truncate(ROWS);
@@ -189,15 +189,16 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
 }
 
 async fn cancelled_dependents(visit: &Visit) -> Result<String, Refused> {
-    let query = Filter::cancelled_lately().query(Some(Status::Cancelled), visit.layout.now);
+    let query = Filter::ended_lately(Status::Cancelled).query(Some(Status::Cancelled), visit.layout.now);
     let is_dependent = |task: Task| task.last_failure().is_some_and(|failure| failure.reason == Reason::DependencyFailed);
     let listed = visit.list(&format!("llm-tasks?limit={COUNTED}&{query}"), is_dependent).await?;
     let count = listed.rows.iter().filter(|is_dependent| **is_dependent).count();
-    Ok(match (count, listed.next) {
-        (0, _) => String::new(),
-        (count, None) => count.to_string(),
-        (count, Some(_)) => format!("{count}+"),
-    })
+    Ok(if count == 0 { String::new() } else { at_least(count, listed.next.is_some()) })
+}
+
+/// The number of tasks that were counted, and whether there may be more.
+fn at_least(count: usize, is_more: bool) -> String {
+    format!("{count}{}", if is_more { "+" } else { "" })
 }
 
 /// The tasks that the visitor may see and whose runs wait for a person.

@@ -236,6 +236,8 @@ struct Artifacts<'a> {
     is_of_key: bool,
     /// The chosen kind; empty: all kinds.
     kind: String,
+    /// The filter by task, as the query of an address.
+    filters: String,
     /// The words of the kinds and their labels.
     tabs: [(&'static str, &'static str); 3],
     rows: Vec<ArtifactRow>,
@@ -293,6 +295,7 @@ pub(crate) async fn artifacts(visit: Visit) -> Result<Response, Refused> {
         task_id: visit.query().text("task_id"),
         is_of_key: !visit.layout.sees_all() && visit.query().get("task_id").is_none(),
         kind: chosen,
+        filters: visit.query().query_of(&["task_id"]),
         tabs: [("", lang.t("all", "усі")), (answers, lang.t("answers", "відповіді")), (files, lang.t("files", "файли"))],
         rows: listed.rows,
         pages: Pages::of(&visit, "/artifacts", &FILTERS, listed.next),

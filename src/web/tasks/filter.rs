@@ -99,19 +99,9 @@ impl Filter {
         Self { asks: "true".to_owned(), ..Self::default() }
     }
 
-    /// The tasks that failed in the last hour.
-    pub(crate) fn failed_lately() -> Self {
-        Self { finished_since: TIMES[0].0.to_owned(), ..Self::of_status(Status::Failed) }
-    }
-
-    /// The tasks that were cancelled in the last hour.
-    pub(crate) fn cancelled_lately() -> Self {
-        Self { finished_since: TIMES[0].0.to_owned(), ..Self::of_status(Status::Cancelled) }
-    }
-
-    /// The tasks that were completed in the last hour.
-    pub(crate) fn completed_lately() -> Self {
-        Self { finished_since: TIMES[0].0.to_owned(), ..Self::of_status(Status::Completed) }
+    /// The tasks that ended with this status in the last hour.
+    pub(crate) fn ended_lately(status: Status) -> Self {
+        Self { finished_since: TIMES[0].0.to_owned(), ..Self::of_status(status) }
     }
 
     /// The statuses to list; the API is called for each, and `None` stands for any. To people, a task has also failed if it has no attempts

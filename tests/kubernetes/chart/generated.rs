@@ -11,8 +11,6 @@ use serde_json::Value;
 
 use super::{chart, of_kind, root, template_as, text, the, yaml};
 
-const TABLE: (&str, &str) = ("<!-- values -->\n", "<!-- /values -->\n");
-
 /// Compares a file with what it should be, or writes it.
 fn keep(path: &Path, wanted: &str) {
     if std::env::var_os("UPDATE_GENERATED").is_some() {
@@ -20,6 +18,14 @@ fn keep(path: &Path, wanted: &str) {
     }
     let kept = fs::read_to_string(path).unwrap_or_default();
     assert!(kept == wanted, "{} is not up to date: run UPDATE_GENERATED=1 tests/run generated_files", path.display());
+}
+
+/// The file with another text between these two, each of which ends a line.
+fn with_part(path: &Path, begin: &str, end: &str, part: &str) -> String {
+    let page = text(path);
+    let (before, rest) = page.split_once(begin).unwrap_or_else(|| panic!("{} has no {begin:?}", path.display()));
+    let (_, after) = rest.split_once(&format!("\n{end}")).unwrap_or_else(|| panic!("{} has no {end:?}", path.display()));
+    format!("{before}{begin}{part}{end}{after}")
 }
 
 fn files(dir: &Path) -> BTreeSet<String> {
@@ -53,10 +59,6 @@ fn generated_files_are_up_to_date() {
 
 /// Chart.yaml with the list of definitions for Artifact Hub.
 fn head() -> String {
-    let page = text(&chart().join("Chart.yaml"));
-    let (begin, end) = ("  artifacthub.io/crds: |\n", "  artifacthub.io/crdsExamples: |\n");
-    let (before, rest) = page.split_once(begin).expect("the list of definitions");
-    let (_, after) = rest.split_once(end).expect("what follows it");
     let mut list = String::new();
     for crd in bloom_operator::crds::all().unwrap() {
         let version = &crd.spec.versions[0];
@@ -67,7 +69,7 @@ fn head() -> String {
         list += &format!("    - kind: {kind}\n      version: {}\n      name: {name}\n      displayName: {kind}\n", version.name);
         list += &format!("      description: {}\n", serde_json::to_string(&format!("{sentence}.")).unwrap());
     }
-    format!("{before}{begin}{list}{end}{after}")
+    with_part(&chart().join("Chart.yaml"), "  artifacthub.io/crds: |\n", "  artifacthub.io/crdsExamples: |\n", &list)
 }
 
 /// What Helm renders, without what only Helm needs.
@@ -85,29 +87,23 @@ fn manifest(values: &Path) -> String {
 
 /// The README with the table of values as their comments in values.yaml describe them.
 fn readme() -> String {
-    let page = text(&chart().join("README.md"));
-    let (before, rest) = page.split_once(TABLE.0).expect("the begin of the table");
-    let (_, after) = rest.split_once(TABLE.1).expect("the end of the table");
     let values: Value = serde_norway::from_str(&text(&chart().join("values.yaml"))).unwrap();
     let mut table = String::from("| value | default | meaning |\n| --- | --- | --- |\n");
     for (path, meaning) in described() {
         let default = path.iter().fold(&values, |value, name| &value[name]);
         table += &format!("| `{}` | `{default}` | {} |\n", path.join("."), meaning.replace('|', "\\|"));
     }
-    format!("{before}{}{table}{}{after}", TABLE.0, TABLE.1)
+    with_part(&chart().join("README.md"), "<!-- values -->\n", "<!-- /values -->\n", &table)
 }
 
 /// The page of settings with the table of all.
 fn settings() -> String {
-    let page = text(&root().join("docs/settings.md"));
-    let begin = "| variable | default | meaning |\n| --- | --- | --- |\n";
-    let (before, rest) = page.split_once(begin).expect("the begin of the table");
-    let (_, after) = rest.split_once("\n\n").expect("the end of the table");
     let rows = SETTINGS.iter().map(|setting| {
         let default = if setting.default.is_empty() { String::new() } else { format!("`{}`", setting.default) };
         format!("| `{}` | {default} | {} |\n", setting.env_name(), setting.help)
     });
-    format!("{before}{begin}{}\n{after}", rows.collect::<String>())
+    let begin = "| variable | default | meaning |\n| --- | --- | --- |\n";
+    with_part(&root().join("docs/settings.md"), begin, "\n", &rows.collect::<String>())
 }
 
 /// The paths of values.yaml that have a description (`# --`), with it.

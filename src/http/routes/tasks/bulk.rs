@@ -107,7 +107,11 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, 
     let mut not_changed = Vec::new();
     let mut changed = change_all(app, caller, tasks, &op, &mut not_changed).await?;
     // Tasks that must wait for others must not hide the tasks after them.
-    while let (true, 0, Some(from), Some(filter)) = (change.goes_on && matched < MAX_TRIED, changed, next, &filter) {
+    while changed == 0
+        && change.goes_on
+        && matched < MAX_TRIED
+        && let (Some(from), Some(filter)) = (next, &filter)
+    {
         let (tasks, behind) = named_by(app, caller, filter, change, limit, from).await?;
         (matched, next) = (matched + tasks.len(), behind);
         changed = change_all(app, caller, tasks, &op, &mut not_changed).await?;
