@@ -244,7 +244,8 @@ CREATE TABLE leases (
     status TEXT NOT NULL,
     ended_at BIGINT NOT NULL,
     completed BOOLEAN NOT NULL,
-    reason TEXT, -- why its run failed, as its completion told
+    reason TEXT, -- why its run failed or was interrupted; NULL if it succeeded
+    message TEXT, -- the text that came with the reason
     model TEXT,
     input_tokens BIGINT,
     output_tokens BIGINT,
@@ -256,7 +257,10 @@ CREATE INDEX leases_context ON leases (context_id, id) WHERE completed;
 CREATE INDEX leases_status ON leases (status, id);
 CREATE INDEX leases_worker ON leases (worker_id, id);
 CREATE INDEX leases_ended ON leases (ended_at);
-CREATE INDEX leases_error ON leases (id) WHERE reason IS NOT NULL;
+-- Lists by outcome and by reason: most runs succeed, and are in none of these.
+CREATE INDEX leases_error ON leases (id) WHERE completed AND reason IS NOT NULL AND reason <> 'cancelled';
+CREATE INDEX leases_interrupted ON leases (id) WHERE NOT completed OR reason = 'cancelled';
+CREATE INDEX leases_reason ON leases (reason, id) WHERE reason IS NOT NULL;
 
 -- A run's result and its artifact, made together; the artifact's content is the output of a success.
 CREATE TABLE results (

@@ -18,7 +18,7 @@ use super::json::readable;
 use super::results::{Artifact, TaskResult};
 use super::tasks::Task;
 use super::usage::Usage;
-use super::words::{AnyAction, AnyEntityType, AnyEventKind, AnyLeaseStatus, AnyOutcome, AnyReason, Word};
+use super::words::{AnyAction, AnyEntityType, AnyEventKind, AnyLeaseOutcome, AnyLeaseStatus, AnyReason, Word};
 use super::workers::Worker;
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
@@ -52,14 +52,19 @@ pub struct Lease<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub ended_at: Option<Ms>,
-    /// How its run ended, as its completion told; only if it was completed.
+    /// How it ended for its run; only of an ended lease. `interrupted`: the run did not come to its own end, because it was cancelled or handed
+    /// back, or its worker was lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    pub outcome: Option<AnyOutcome>,
-    /// Why its run failed, as its completion told; only if it did.
+    pub outcome: Option<AnyLeaseOutcome>,
+    /// Why its run failed or was interrupted; absent if it succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub reason: Option<AnyReason>,
+    /// The text of the worker or the server about the failure or the interruption: its first 500 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub message: Option<Cow<'a, str>>,
     /// The model that the completion of its run reported; only if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -143,6 +148,7 @@ impl<'a> Lease<'a> {
             ended_at: None,
             outcome: None,
             reason: None,
+            message: None,
             model: None,
             usage: None,
             traceparent: None,

@@ -33,6 +33,8 @@ body! {
         owner: FilterText,
         /// Only tasks that keys of this team created.
         team: FilterText,
+        /// Only tasks that depend on this one directly.
+        depends_on: Option<Id>,
         /// Only tasks with all these labels.
         labels: Option<Labels>,
         /// The same as `labels`, each as `name=value`.
@@ -163,7 +165,7 @@ impl Bulk {
         let named = match (ids, filter) {
             (Some(ids), None) => Named::Ids(ids.map(|id| id.0)),
             (None, Some(filter)) if filter.is_empty() => {
-                let fields = "status, agent_slug, context_id, worker_id, project, owner, team, labels, label, created_after, created_before, finished_after, asks";
+                let fields = "status, agent_slug, context_id, worker_id, project, owner, team, depends_on, labels, label, created_after, created_before, finished_after, asks";
                 return problem(format!("The filter is empty: give at least one of {fields}")).map_err(|found| within("filter", found));
             }
             (None, Some(filter)) => Named::Filter(Box::new(filter)),
@@ -217,15 +219,20 @@ pub struct BulkRequeue {
     /// Other limits of their runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyChange>,
+    /// Also queues the tasks again that were cancelled because one of these did not complete, and those that depend on them in turn.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub with_dependents: bool,
 }
 
 impl Wire for BulkRequeue {
     fn read(raw: &RawValue) -> Result<Self, Problems> {
         let (members, mut problems) = (Members::of(raw)?, Problems::new());
         let policy = members.field("policy", Some(|| None), &mut problems);
-        match (Bulk::read_from(&members, &["ids", "filter", "dry_run", "as_of", "policy"]), policy) {
-            (Ok(bulk), Some(policy)) => Ok(Self { bulk, policy }),
-            (bulk, _) => {
+        let with_dependents = members.field("with_dependents", Some(|| false), &mut problems);
+        let fields = ["ids", "filter", "dry_run", "as_of", "policy", "with_dependents"];
+        match (Bulk::read_from(&members, &fields), policy, with_dependents) {
+            (Ok(bulk), Some(policy), Some(with_dependents)) => Ok(Self { bulk, policy, with_dependents }),
+            (bulk, ..) => {
                 problems.extend(bulk.err().into_iter().flatten());
                 Err(problems)
             }
@@ -236,7 +243,12 @@ impl Wire for BulkRequeue {
         let text = "Tasks, named either by their ids or by a filter, and what their runs have from now on.";
         let policy =
             || FieldSchema::of::<Option<PolicyChange>>("policy", "Other limits of their runs. Default: those that each has.", None);
-        Bulk::described(["BulkRequeueByIds", "BulkRequeueByFilter"], text, || vec![policy()])
+        let with_dependents = || {
+            let text = "Also queue the tasks again that were cancelled because one of these did not complete, and those that were cancelled \
+                because of them in turn. They count as the others do.";
+            FieldSchema::of::<bool>("with_dependents", text, Some(false.into()))
+        };
+        Bulk::described(["BulkRequeueByIds", "BulkRequeueByFilter"], text, || vec![policy(), with_dependents()])
     }
 
     fn components(found: &mut Vec<(String, RefOr<Schema>)>) {

@@ -20,7 +20,7 @@ use super::wire::{Wire, one_of};
 use bloom_core::Ms;
 use bloom_core::audit::Action;
 use bloom_core::file::ArtifactKind;
-use bloom_core::task::Outcome;
+use bloom_core::task::{LeaseOutcome, Reason};
 
 /// Rows of a page, unless the request says otherwise.
 pub const DEFAULT_LIMIT: i64 = 100;
@@ -317,12 +317,15 @@ impl IntoParams for LeaseParams {
         vec![
             parameter("task_id", "Only leases of this task.", Id::describe(), "019c936e-3800-7000-8000-000000000001"),
             parameter("worker_id", "Only leases of this worker.", text(), "worker-01"),
+            parameter("outcome", "Only ended leases with this outcome. An unknown word is an error.", LeaseOutcome::describe(), "error"),
             parameter(
-                "outcome",
-                "Only leases whose run ended so, as its completion told. An unknown word is an error.",
-                Outcome::describe(),
-                "error",
+                "reason",
+                "Only leases whose run failed or was interrupted for this reason. An unknown word is an error.",
+                Reason::describe(),
+                "timeout",
             ),
+            moment("created_after", "Only leases made after this time"),
+            moment("created_before", "Only leases made before this time"),
         ]
     }
 }
@@ -412,6 +415,7 @@ impl IntoParams for TaskParams {
             parameter("project", "Only tasks of this project, by the name that it had when they were created.", text(), "docs"),
             parameter("owner", "Only tasks that the submit or member key with this name created.", text(), "ann"),
             parameter("team", "Only tasks that keys of this team created.", text(), "docs"),
+            parameter("depends_on", "Only tasks that depend on this one directly.", Id::describe(), one),
             parameter("search", SEARCH, Schema::Object(searched.pattern(Some(TEXT_PATTERN)).build()), "spelling"),
             label_param("Only tasks with this label, `name=value`; may be repeated."),
             moment("created_after", "Only tasks created after this time"),

@@ -78,7 +78,7 @@ fn task() -> Value {
 fn lease() -> Value {
     json!({
         "id": ID, "task_id": ID, "worker_id": "w", "started_at": 1, "expires_at": 9, "ttl_seconds": 8, "status": NEW, "last_heartbeat": 2,
-        "context_id": "c", "ended_at": 8, "outcome": NEW, "reason": NEW, "model": "m", "usage": {"input_tokens": 1, "output_tokens": 2, "cost_usd": 0.25, "cost_estimated": true},
+        "context_id": "c", "ended_at": 8, "outcome": NEW, "reason": NEW, "message": "t", "model": "m", "usage": {"input_tokens": 1, "output_tokens": 2, "cost_usd": 0.25, "cost_estimated": true},
         "budget_left": 0.5, "repository": {
             "project_id": ID, "project": "docs", "url": "https://git.example.com/docs.git", "branch_prefix": "bots", "former_branch_prefixes": ["bloom"],
         },

@@ -20,7 +20,7 @@ use bloom_core::event::EventKind;
 use bloom_core::pause::{PauseCause, PauseKind};
 use bloom_core::project::{CloneStatus, PushMode};
 use bloom_core::reconciler::ReconcilerState;
-use bloom_core::task::{Format, LeaseStatus, Outcome, Reason, Session, Status, WaitingReason};
+use bloom_core::task::{Format, LeaseOutcome, LeaseStatus, Outcome, Reason, Session, Status, WaitingReason};
 use bloom_core::worker::{DispatchMode, WorkerStatus};
 
 /// An enum value in an answer: a known one, or its text as received.
@@ -88,6 +88,8 @@ pub type AnyFormat = Word<Format>;
 pub type AnyLeaseStatus = Word<LeaseStatus>;
 /// Whether a run succeeded.
 pub type AnyOutcome = Word<Outcome>;
+/// How a lease ended for its run.
+pub type AnyLeaseOutcome = Word<LeaseOutcome>;
 /// Why an account or a profile is paused.
 pub type AnyPauseCause = Word<PauseCause>;
 /// What is paused: an account or a profile.
@@ -146,6 +148,7 @@ words_on_the_wire!(
     EntityType,
     EventKind,
     Format,
+    LeaseOutcome,
     LeaseStatus,
     Outcome,
     PauseCause,

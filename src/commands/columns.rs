@@ -218,6 +218,8 @@ pub(crate) static LEASES: Kind<Lease> = Kind {
         })
         .spare(3)
         .by(|lease| lease.expires_at),
+        Column::wide("MESSAGE", |lease: &Lease, _| term::short(lease.message.as_deref().unwrap_or_default(), MAX_TEXT))
+            .cut(LEAST_TEXT, WIDE_TEXT),
         Column::wide("SEEN", |lease: &Lease, now| age(lease.last_heartbeat, now)).by(|lease| -lease.last_heartbeat),
         Column::wide("TTL", |lease: &Lease, _| when::limit_text(lease.ttl_seconds)).by(|lease| lease.ttl_seconds),
         Column::wide("CONTEXT", |lease, _| lease.context_id.to_string()),

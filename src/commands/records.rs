@@ -9,9 +9,10 @@ use serde_json::Value;
 use super::number::within;
 use super::server_calls::{Server, failed};
 use super::show::{self, Form, Kind, Shown};
-use super::{columns, ids, shell_completion, term};
+use super::{columns, ids, shell_completion, term, when};
 use crate::CommandError;
-use bloom_core::task::{LeaseStatus, Outcome};
+use bloom_core::Ms;
+use bloom_core::task::{LeaseOutcome, LeaseStatus, Reason};
 
 /// The maximum number of rows of a list, over all its pages.
 pub(crate) const MAX_ROWS: u64 = 100_000;
@@ -82,26 +83,45 @@ pub enum LeaseCommand {
         /// Only with this status
         #[arg(long, value_parser = PossibleValuesParser::new(LeaseStatus::ALL.iter().map(|status| status.as_str())))]
         status: Option<String>,
-        /// Only those whose run ended so, as its completion told; stopped runs end with an error, too
-        #[arg(long, value_parser = PossibleValuesParser::new(Outcome::ALL.iter().map(|outcome| outcome.as_str())))]
+        /// Only ended leases with this outcome; interrupted: the run was cancelled or handed back, or its worker was lost
+        #[arg(long, value_parser = PossibleValuesParser::new(LeaseOutcome::ALL.iter().map(|outcome| outcome.as_str())))]
         outcome: Option<String>,
+        /// Only leases whose run failed or was interrupted for this reason
+        #[arg(long, value_parser = PossibleValuesParser::new(Reason::ALL.iter().map(|reason| reason.as_str())))]
+        reason: Option<String>,
         /// Only of this worker
         #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
         worker: Option<String>,
         /// Only of this task, which a submit or member key must name; its id, or the beginning or the end of it
         #[arg(long, value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
         task: Option<String>,
+        /// Only made after: how long ago (2h), a day (2026-02-25) or a time
+        #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
+        since: Option<Ms>,
+        /// Only made before; as --since
+        #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
+        until: Option<Ms>,
         #[command(flatten)]
         limit: Limit,
     },
 }
 
 pub(crate) async fn leases(command: LeaseCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    let LeaseCommand::List { status, outcome, worker, mut task, limit } = command;
+    let LeaseCommand::List { status, outcome, reason, worker, mut task, since, until, limit } = command;
+    when::in_order(since, until)?;
     if let Some(task) = &mut task {
         *task = ids::task(server, task).await.map_err(|failure| failure.about("--task"))?;
     }
-    let filters = [("status", status), ("outcome", outcome), ("worker_id", worker), ("task_id", task)];
+    let (since, until) = (since.map(|at| at.to_string()), until.map(|at| at.to_string()));
+    let filters = [
+        ("status", status),
+        ("outcome", outcome),
+        ("reason", reason),
+        ("worker_id", worker),
+        ("task_id", task),
+        ("created_after", since),
+        ("created_before", until),
+    ];
     let query: Vec<_> = filters.into_iter().filter_map(|(name, text)| Some((name, text?))).collect();
     pages(server, "api/runtime/leases", &query, limit, shown, &columns::LEASES).await
 }

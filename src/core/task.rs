@@ -467,15 +467,49 @@ pub struct PastLease {
     pub ended_at: Ms,
     /// Whether a completion was stored for it. A repeat is answered with the stored result.
     pub completed: bool,
-    /// Why the run failed, as reported by its completion; `None` if it succeeded, or if there was no completion.
+    /// Why the run failed or was interrupted; `None` if it succeeded.
     pub reason: Option<Reason>,
+    /// The text that came with the reason, cut at [`MAX_LEASE_MESSAGE`]; `None` if the run succeeded.
+    pub message: Option<String>,
     /// The model that the run used, as reported by its completion.
     pub model: Option<String>,
     /// What the run used, as reported by its completion; `None` if it reported nothing, or if there was no completion.
     pub usage: Option<Usage>,
 }
 
+/// The length in characters of [`PastLease::message`]. Lists show it for each lease.
+pub const MAX_LEASE_MESSAGE: usize = 500;
+
+impl PastLease {
+    /// Keeps why the run failed or was interrupted.
+    pub(crate) fn set_failure(&mut self, reason: Reason, message: &str) {
+        self.reason = Some(reason);
+        self.message = Some(message.chars().take(MAX_LEASE_MESSAGE).collect());
+    }
+}
+
 words! {
     /// Whether a run succeeded.
     Outcome { Success = "success", Error = "error" }
+}
+
+words! {
+    /// How a lease ended for its run.
+    LeaseOutcome {
+        Success = "success", Error = "error",
+        /// The run did not come to its own end: it was cancelled or handed back, or its worker was lost.
+        Interrupted = "interrupted",
+    }
+}
+
+impl LeaseOutcome {
+    /// `completed`: whether the worker reported the end of the run. `reason`: why it failed or was interrupted.
+    pub fn of(completed: bool, reason: Option<Reason>) -> Self {
+        match reason {
+            None if completed => Self::Success,
+            Some(Reason::Cancelled) => Self::Interrupted,
+            Some(_) if completed => Self::Error,
+            _ => Self::Interrupted,
+        }
+    }
 }

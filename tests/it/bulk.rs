@@ -138,6 +138,53 @@ on_both! {
         assert_eq!((&did["matched"], &did["changed"], &did["more"]), (&json!(1_001), &json!(0), &json!(false)), "{did}");
     }
 
+    async fn tasks_are_requeued_with_those_that_were_cancelled_because_of_them(server) {
+        let crew = server.crew();
+        let worker = crew.worker().slots(4).register().await;
+        let after = async |other: &str| crew.task().with("depends_on", json!([other])).create().await;
+        let root = crew.task().attempts(1).create().await;
+        let (direct, indirect) = { let direct = after(&root.id).await; let indirect = after(&direct.id).await; (direct, indirect) };
+        let by_person = after(&root.id).await;
+        by_person.cancel().await.ok();
+        root.lease_to(&worker).await.complete("error", json!({})).await.ok();
+        for task in [&direct, &indirect] {
+            task.reaches("cancelled").await;
+        }
+        let dependents = server.get(&format!("llm-tasks?depends_on={}", root.id)).await.ok();
+        assert_eq!(ids(&dependents), [by_person.id.clone(), direct.id.clone()]);
+        let named = json!({ "ids": [root.id], "with_dependents": true });
+        let with = |more: Value| { let mut body = named.clone(); body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone()); body };
+        let counted = server.post("llm-tasks:requeue", with(json!({ "dry_run": true }))).await.ok();
+        assert_eq!((&counted["matched"], &counted["changed"]), (&json!(3), &json!(0)));
+        let alone = server.post("llm-tasks:requeue", json!({ "ids": [root.id], "dry_run": true })).await.ok();
+        assert_eq!(alone["matched"], 1);
+        let done = server.post("llm-tasks:requeue", with(json!({ "policy": { "timeout_sec": 77 } }))).await.ok();
+        assert_eq!((&done["matched"], &done["changed"], &done["more"]), (&json!(3), &json!(3), &json!(false)));
+        for task in [&root, &direct, &indirect] {
+            let now = task.now().await;
+            assert_eq!((&now["status"], &now["policy"]["timeout_sec"]), (&json!("queued"), &json!(77)));
+        }
+        assert_eq!(by_person.status().await, "cancelled", "a person has cancelled it");
+        // A task that is queued again already has dependents that are not.
+        let again = after(&root.id).await;
+        root.lease_to(&worker).await.complete("error", json!({})).await.ok();
+        again.reaches("cancelled").await;
+        server.poke(&root.path("/requeue")).await.ok();
+        let done = server.post("llm-tasks:requeue", named.clone()).await.ok();
+        assert_eq!(done["changed"], 3, "{done}");
+        assert_eq!(again.status().await, "queued");
+        // By a filter, too.
+        root.lease_to(&worker).await.complete("error", json!({})).await.ok();
+        indirect.reaches("cancelled").await;
+        let filter = json!({ "filter": { "agent_slug": crew.slug, "status": "failed" }, "with_dependents": true });
+        assert_eq!(server.post("llm-tasks:requeue", filter).await.ok()["changed"], 4);
+        server.post("llm-tasks:requeue", json!({ "filter": { "depends_on": "x" } })).await.refuses(&["filter.depends_on"]);
+        server.post("llm-tasks:requeue", json!({ "ids": [], "with_dependents": 1 })).await.refuses(&["with_dependents"]);
+        server.get("llm-tasks?depends_on=x").await.refuses(&["depends_on"]);
+        let cancelled = json!({ "filter": { "depends_on": root.id } });
+        assert_eq!(server.post("llm-tasks:cancel", cancelled).await.ok()["changed"], 2);
+    }
+
     async fn a_bulk_call_says_when_there_is_more(server) {
         let crew = server.crew();
         for _ in 0..2 {

@@ -49,17 +49,30 @@ on_both! {
         let task = crew.task().create().await;
         let handed_back = task.lease_to(&worker).await;
         server.post(&task.path("/release"), json!({ "lease_id": handed_back.id, "reason": "shutdown" })).await.ok();
-        task.lease_to(&worker).await.complete("error", json!({ "reason": "timeout", "retryable": true, "retry_at": 1 })).await.ok();
+        let long = "x".repeat(600);
+        let failure = json!({ "reason": "timeout", "error_message": long, "retryable": true, "retry_at": 1 });
+        task.lease_to(&worker).await.complete("error", failure).await.ok();
         server.patch(&task.path(""), json!({ "not_before": null })).await;
         task.lease_to(&worker).await;
-        let ends = async || -> Vec<(Value, Value)> {
+        let ends = async || -> Vec<Value> {
             let leases = server.get(&format!("leases?task_id={}", task.id)).await.ok();
-            leases.as_array().expect("leases").iter().map(|lease| (lease["outcome"].clone(), lease["reason"].clone())).collect()
+            leases.as_array().expect("leases").iter().map(|lease| json!([lease["outcome"], lease["reason"], lease["message"]])).collect()
         };
-        let (none, failed) = ((Value::Null, Value::Null), (json!("error"), json!("timeout")));
-        assert_eq!(ends().await, [none.clone(), failed.clone(), none.clone()]);
+        let failed = json!(["error", "timeout", "x".repeat(500)]);
+        let interrupted = json!(["interrupted", "worker_lost", "handed back: shutdown"]);
+        assert_eq!(ends().await, [json!([null, null, null]), failed.clone(), interrupted.clone()]);
         task.succeed("done").await;
-        assert_eq!(ends().await, [(json!("success"), Value::Null), failed, none]);
+        assert_eq!(ends().await, [json!(["success", null, null]), failed, interrupted]);
+        // A run that ends late has its own outcome, no longer that of its worker's silence.
+        let late = crew.task().create().await.lease_for(&worker, 1).await;
+        late.reaches("expired").await;
+        let of_late = async || server.get(&format!("leases?task_id={}", late.task.id)).await.ok()[0].clone();
+        let lost = of_late().await;
+        assert_eq!((&lost["outcome"], &lost["reason"]), (&json!("interrupted"), &json!("worker_lost")));
+        assert_eq!(lost["message"], json!(format!("lease on worker {} expired", worker.name)));
+        late.complete("success", json!({ "output": "late" })).await.ok();
+        let ended = of_late().await;
+        assert_eq!((&ended["outcome"], &ended["reason"], &ended["message"]), (&json!("success"), &Value::Null, &Value::Null));
     }
 
     async fn a_lease_call_needs_no_body(server) {

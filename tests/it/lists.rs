@@ -105,11 +105,26 @@ on_both! { alone:
             ("outcome=error&status=released".to_owned(), vec![&failed]),
             ("outcome=error&status=active".to_owned(), vec![]),
             ("outcome=error&status=expired".to_owned(), vec![]),
+            ("outcome=interrupted".to_owned(), vec![&doomed, &expired]),
+            (format!("outcome=interrupted&worker_id={}", worker.name), vec![&expired]),
+            ("reason=worker_lost".to_owned(), vec![&doomed, &expired]),
+            ("reason=worker_lost&status=failed".to_owned(), vec![&doomed]),
+            ("reason=agent_error&outcome=error".to_owned(), vec![&failed]),
+            ("reason=timeout".to_owned(), vec![]),
+            ("reason=agent_error&status=active".to_owned(), vec![]),
+            (format!("created_after={}&status=active", active.json["started_at"]), vec![]),
+            (format!("created_before={}", active.json["started_at"]), vec![]),
+            (format!("created_before={}&outcome=interrupted", doomed.json["started_at"].as_i64().unwrap() + 1), vec![&doomed, &expired]),
+            (format!("created_after={}", doomed.json["started_at"]), vec![]),
         ] {
             let listed = server.get(&format!("leases?{filters}")).await.ok();
-            assert_eq!(ids(&listed), wanted.iter().map(|lease| lease.id.clone()).collect::<Vec<_>>(), "{filters}");
+            let mut wanted = wanted.iter().map(|lease| lease.id.clone()).collect::<Vec<_>>();
+            wanted.sort_unstable_by(|a, b| b.cmp(a));
+            assert_eq!(ids(&listed), wanted, "{filters}");
         }
         server.get("leases?outcome=failed").await.refuses(&["outcome"]);
+        server.get("leases?reason=late").await.refuses(&["reason"]);
+        server.get("leases?created_after=yesterday").await.refuses(&["created_after"]);
         assert_eq!(server.get("leases?status=nonsense").await.ok(), json!([]));
         assert_eq!(server.get("leases?status=").await.ok().as_array().unwrap().len(), 5);
     }

@@ -227,20 +227,43 @@ on_both! {
         assert_eq!((nodes.len(), &nodes[0]["node_id"], &nodes[0]["clone_status"]), (1, &json!(worker.name), &json!("cloned")));
         assert!(nodes[0]["last_sync_at"].is_i64() && nodes[0]["error_message"].is_null(), "{shown}");
         assert_eq!(shown["primary_node_id"], json!(null), "nobody has chosen a worker");
-        // A clone that was asked for and failed is told of until a run makes another one.
-        server.post(&format!("{path}/clone"), json!({ "node_id": "nobody-of-this-name" })).await.error(502);
-        assert_eq!(server.get(&path).await.ok()["clone_status"], json!("failed"));
+        // Workers that can't be called change nothing at a project that works.
+        for node in ["nobody-of-this-name", &worker.name] {
+            server.post(&format!("{path}/clone"), json!({ "node_id": node })).await.error(502);
+            assert_eq!(server.get(&path).await.ok(), shown);
+            let told_of = server.post(&format!("{path}/propagate"), json!({ "node_ids": [worker.name] })).await.ok();
+            assert_eq!(told_of["status"], "nothing_to_propagate");
+        }
         let other = crew.worker().able("git", json!(true)).register().await;
         let task = of(&crew, &project).create().await;
         let lease = task.lease_to(&other).await;
         let done = json!({ "task_id": task.id, "lease_id": lease.id, "status": "success", "output": "o", "metrics": { "duration_ms": 1 }, "branch": "bloom/c" });
         server.post(&other.path("/complete"), json!({ "completions": [done] })).await.ok();
         let shown = eventually("the second is noted", || async {
-            Some(server.get(&path).await.ok()).filter(|project| project["nodes"].as_array().unwrap().len() == 3)
+            Some(server.get(&path).await.ok()).filter(|project| project["nodes"].as_array().unwrap().len() == 2)
         })
         .await;
         assert_eq!((&shown["clone_status"], &shown["error_message"]), (&json!("cloned"), &json!(null)), "{shown}");
-        assert!(shown["nodes"].as_array().unwrap().iter().any(|node| node["clone_status"] == json!("failed")), "the clone itself stays failed: {shown}");
+    }
+
+    async fn a_project_that_no_run_could_clone_has_failed(server) {
+        let (crew, project) = (server.crew(), project(server).await);
+        let worker = crew.worker().able("git", json!(true)).register().await;
+        let path = format!("projects/{}", project["id"].as_str().unwrap());
+        let task = of(&crew, &project).create().await;
+        let lease = task.lease_to(&worker).await;
+        let why = "the project's repository can't be fetched: not found";
+        let failed = json!({
+            "lease_id": lease.id, "status": "error", "error_message": why, "reason": "project", "retryable": true,
+            "metrics": { "duration_ms": 1 },
+        });
+        task.complete(failed).await.ok();
+        let shown = eventually("it is noted", || async {
+            Some(server.get(&path).await.ok()).filter(|project| project["clone_status"] == json!("failed"))
+        })
+        .await;
+        assert_eq!(shown["error_message"], json!(format!("{}: {why}", worker.name)));
+        assert_eq!(shown["nodes"][0]["error_message"], json!(why));
     }
 
     async fn a_session_goes_elsewhere_if_its_worker_serves_the_project_no_more(server) {

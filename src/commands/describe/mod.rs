@@ -14,11 +14,10 @@ use super::show::{self, Form, Kind};
 use super::table::Column;
 use super::{ids, term};
 use crate::CommandError;
-use bloom_api::answers::{Audit, Lease};
+use bloom_api::answers::Lease;
 use bloom_api::words::Word;
 use bloom_core::Ms;
-use bloom_core::audit::Action;
-use bloom_core::task::LeaseStatus;
+use bloom_core::task::{LeaseOutcome, LeaseStatus, Reason};
 
 pub(crate) use conversation::conversation;
 pub(crate) use task::task;
@@ -82,94 +81,62 @@ fn document(form: Form, parts: Vec<(&str, Value)>) -> Result<(), CommandError> {
     show::as_it_came(form, &parts.into_iter().map(|(name, part)| (name.to_owned(), part)).collect::<Map<_, _>>())
 }
 
-/// A lease and how it ended.
-struct Attempt {
-    lease: Lease<'static>,
-    end: String,
+/// How the lease ended for its run, and why; empty while it is active.
+fn end(lease: &Lease, _: Ms) -> String {
+    let Some(outcome) = &lease.outcome else { return String::new() };
+    let (reason, message) = (columns::given(&lease.reason), lease.message.as_deref().unwrap_or_default());
+    let why = if message.is_empty() { reason.clone() } else { format!("{reason}: {message}") };
+    match outcome {
+        Word::Known(LeaseOutcome::Success) => "the run succeeded".to_owned(),
+        Word::Known(LeaseOutcome::Error) => format!("the run failed: {why}"),
+        _ if lease.status == LeaseStatus::Expired => "the lease expired".to_owned(),
+        // The text of a run that was cancelled often begins with this word.
+        _ if message.is_empty() || (lease.reason == Some(Reason::Cancelled.into()) && !message.starts_with("cancelled")) => why,
+        _ => message.to_owned(),
+    }
 }
 
-/// The leases, each with its end according to the audit trail (oldest first).
-fn attempts(leases: Vec<Lease<'static>>, trail: &[Audit<'static>]) -> Vec<Attempt> {
-    let end = |lease: &Lease| {
-        let Some(ended_at) = lease.ended_at else { return String::new() };
-        let is_end = |entry: &&Audit| {
-            entry.task_id == Some(lease.task_id)
-                && entry.timestamp >= ended_at
-                && !matches!(entry.action, Word::Known(Action::TaskCreated | Action::TaskLeased | Action::TaskDispatched))
-        };
-        let told = |entry: &Audit| match &entry.action {
-            // "the run failed: timeout"
-            Word::Known(Action::TaskCompleted) => entry.detail.to_string(),
-            // "timeout, attempt 1 of 3"
-            Word::Known(Action::TaskRetried) => format!("the run failed: {}", entry.detail),
-            // "timeout: did not end within its time limit of 1m"
-            Word::Known(Action::TaskDead) => format!("the run failed, and the task is dead: {}", entry.detail),
-            // Its detail only names the task and the worker.
-            Word::Known(Action::LeaseExpired) => "the lease expired".to_owned(),
-            Word::Known(Action::TaskReleased) => format!("handed back: {}", entry.detail),
-            // "cancelled: cancelled on request"
-            Word::Known(Action::TaskCancelled) => {
-                let told = entry.detail.strip_prefix("cancelled: ").unwrap_or(&entry.detail);
-                if told.starts_with("cancelled") { told.to_owned() } else { format!("cancelled: {told}") }
-            }
-            action => format!("{} {}", action.to_string().replace('_', " "), entry.detail).trim_end().to_owned(),
-        };
-        // A key that sees only some tasks may not read the audit trail.
-        trail.iter().find(is_end).map(told).unwrap_or_else(|| match (&lease.outcome, &lease.reason) {
-            (Some(_), Some(reason)) => format!("the run failed: {reason}"),
-            (Some(outcome), None) => outcome.to_string(),
-            (None, _) => String::new(),
-        })
-    };
-    leases.into_iter().map(|lease| Attempt { end: end(&lease), lease }).collect()
-}
-
-fn lasted(attempt: &Attempt, now: Ms) -> String {
-    columns::age(attempt.lease.started_at, attempt.lease.ended_at.unwrap_or(now))
+fn lasted(lease: &Lease, now: Ms) -> String {
+    columns::age(lease.started_at, lease.ended_at.unwrap_or(now))
 }
 
 /// When the last heartbeat came, relative to the start of the lease.
-fn renewed(attempt: &Attempt, _: Ms) -> String {
-    let Lease { started_at, last_heartbeat, .. } = attempt.lease;
+fn renewed(lease: &Lease, _: Ms) -> String {
+    let Lease { started_at, last_heartbeat, .. } = *lease;
     if last_heartbeat > started_at { format!("after {}", columns::age(started_at, last_heartbeat)) } else { "never".into() }
 }
 
-fn tokens(attempt: &Attempt, _: Ms) -> String {
-    attempt.lease.usage.map(|usage| format!("{}+{}", usage.input_tokens, usage.output_tokens)).unwrap_or_default()
+fn tokens(lease: &Lease, _: Ms) -> String {
+    lease.usage.map(|usage| format!("{}+{}", usage.input_tokens, usage.output_tokens)).unwrap_or_default()
 }
 
-fn cost(attempt: &Attempt, _: Ms) -> String {
-    attempt.lease.usage.as_ref().map(columns::cost).unwrap_or_default()
+fn cost(lease: &Lease, _: Ms) -> String {
+    lease.usage.as_ref().map(columns::cost).unwrap_or_default()
 }
 
-fn state(attempt: &Attempt, now: Ms) -> String {
-    match attempt.lease.status {
-        Word::Known(LeaseStatus::Active) if attempt.lease.expires_at <= now => "active, expires now".into(),
-        Word::Known(LeaseStatus::Active) => format!("active, expires in {}", columns::age(now, attempt.lease.expires_at)),
+fn state(lease: &Lease, now: Ms) -> String {
+    match lease.status {
+        Word::Known(LeaseStatus::Active) if lease.expires_at <= now => "active, expires now".into(),
+        Word::Known(LeaseStatus::Active) => format!("active, expires in {}", columns::age(now, lease.expires_at)),
         ref status => status.to_string(),
     }
 }
 
-const STARTED: Column<Attempt> = Column::new("STARTED", |attempt, now| format!("{} ago", columns::age(attempt.lease.started_at, now)));
-const TASK: Column<Attempt> =
-    Column::short("TASK", |attempt, _| ids::short(&attempt.lease.task_id), |attempt, _| attempt.lease.task_id.to_string());
-const CONTEXT: Column<Attempt> = Column::new("CONTEXT", |attempt: &Attempt, _| attempt.lease.context_id.to_string()).spare(2);
-const WORKER: Column<Attempt> = Column::new("WORKER", |attempt, _| attempt.lease.worker_id.to_string());
-const LASTED: Column<Attempt> = Column::new("LASTED", lasted).spare(5);
-const RENEWED: Column<Attempt> = Column::new("RENEWED", renewed).spare(6);
-const LEASE: Column<Attempt> = Column::new("LEASE", state).spare(1);
-const END: Column<Attempt> = Column::new("END", |attempt: &Attempt, _| attempt.end.clone()).cut(LEAST_END, USUAL_END);
-const TOKENS: Column<Attempt> = Column::new("TOKENS", tokens).spare(7);
-const COST: Column<Attempt> = Column::new("COST", cost).spare(4);
-const MODEL: Column<Attempt> = Column::wide("MODEL", |attempt, _| columns::given(&attempt.lease.model));
-const ID: Column<Attempt> = Column::wide("ID", |attempt, _| attempt.lease.id.to_string());
+const STARTED: Column<Lease<'static>> = Column::new("STARTED", |lease, now| format!("{} ago", columns::age(lease.started_at, now)));
+const TASK: Column<Lease<'static>> = Column::short("TASK", |lease, _| ids::short(&lease.task_id), |lease, _| lease.task_id.to_string());
+const CONTEXT: Column<Lease<'static>> = Column::new("CONTEXT", |lease: &Lease, _| lease.context_id.to_string()).spare(2);
+const WORKER: Column<Lease<'static>> = Column::new("WORKER", |lease, _| lease.worker_id.to_string());
+const LASTED: Column<Lease<'static>> = Column::new("LASTED", lasted).spare(5);
+const RENEWED: Column<Lease<'static>> = Column::new("RENEWED", renewed).spare(6);
+const LEASE: Column<Lease<'static>> = Column::new("LEASE", state).spare(1);
+const END: Column<Lease<'static>> = Column::new("END", end).cut(LEAST_END, USUAL_END);
+const TOKENS: Column<Lease<'static>> = Column::new("TOKENS", tokens).spare(7);
+const COST: Column<Lease<'static>> = Column::new("COST", cost).spare(4);
+const MODEL: Column<Lease<'static>> = Column::wide("MODEL", |lease, _| columns::given(&lease.model));
+const ID: Column<Lease<'static>> = Column::wide("ID", |lease, _| lease.id.to_string());
 
-static OF_TASK: Kind<Attempt> = Kind {
-    columns: &[STARTED, WORKER, LASTED, RENEWED, LEASE, END, TOKENS, COST, MODEL, ID],
-    name: |attempt| attempt.lease.id.to_string(),
-};
+static OF_TASK: Kind<Lease<'static>> =
+    Kind { columns: &[STARTED, WORKER, LASTED, RENEWED, LEASE, END, TOKENS, COST, MODEL, ID], name: |lease| lease.id.to_string() };
 
-static OF_WORKER: Kind<Attempt> = Kind {
-    columns: &[STARTED, TASK, CONTEXT, LASTED, RENEWED, LEASE, END, TOKENS, COST, MODEL, ID],
-    name: |attempt| attempt.lease.id.to_string(),
-};
+static OF_WORKER: Kind<Lease<'static>> =
+    Kind { columns: &[STARTED, TASK, CONTEXT, LASTED, RENEWED, LEASE, END, TOKENS, COST, MODEL, ID], name: |lease| lease.id.to_string() };

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::advice::advice;
-use super::{ENTRIES, EVENTS, LEASES, OF_TASK, attempts, closed, document, facts, permitted, section};
+use super::{ENTRIES, EVENTS, LEASES, OF_TASK, closed, document, facts, permitted, section};
 use crate::CommandError;
 use crate::columns::{self, LEAST_TEXT, MAX_TEXT};
 use crate::ids::path;
@@ -77,10 +77,7 @@ pub(crate) async fn task(named: &str, server: &Server, shown: Shown) -> Result<(
             let is_requeued = trail.iter().flatten().any(|entry| entry.action == Action::TaskRequeued);
             facts(&of(&task, &id, (all_paused, asked.as_ref()), &Of { is_requeued, profile, result }))?;
             match leases {
-                Some(leases) => {
-                    let leases: Vec<Lease> = read_all(&leases)?;
-                    section("Attempts", form, &OF_TASK, &attempts(leases, trail.as_deref().unwrap_or_default()))?;
-                }
+                Some(leases) => section("Attempts", form, &OF_TASK, &read_all::<Lease>(&leases)?)?,
                 None => closed("Attempts")?,
             }
             if !dependencies.is_empty() {

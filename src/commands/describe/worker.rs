@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{ENTRIES, LEASES, NEWEST, OF_WORKER, attempts, document, facts, list, more, section};
+use super::{ENTRIES, LEASES, NEWEST, OF_WORKER, document, facts, list, more, section};
 use crate::CommandError;
 use crate::server_calls::{Server, read};
 use crate::show::{Form, Shown, read_all};
@@ -36,7 +36,7 @@ pub(crate) async fn worker(name: &str, server: &Server, shown: Shown) -> Result<
             section("Runs now", form, &columns::TASKS, &read_all::<Task>(&running)?)?;
             let entries: Vec<Audit> = read_all(&trail)?;
             let newest = &leases[..leases.len().min(NEWEST)];
-            section("Last leases", form, &OF_WORKER, &attempts(read_all::<Lease>(newest)?, &entries))?;
+            section("Last leases", form, &OF_WORKER, &read_all::<Lease>(newest)?)?;
             more(leases.len() > NEWEST, &format!("bloom-runtime lease list --worker {name}"))?;
             section("History", form, &columns::AUDIT, &entries[entries.len().saturating_sub(NEWEST)..])?;
             more(entries.len() > NEWEST, &format!("bloom-runtime audit --worker {name}"))

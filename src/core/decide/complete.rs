@@ -35,7 +35,7 @@ impl Operation for Completion {
             let worker = task.lease.as_ref().map(|lease| lease.worker_id.clone()).unwrap_or_default();
             let end = End::of(set, task, completion, &worker, completion.keep_attempt)?;
             let mut task = task.clone();
-            let Some(lease) = end_lease(set, &mut task, LeaseStatus::Released) else { return Err(Rejection::LeaseNotFound.into()) };
+            let Some(lease) = end_lease(set, &mut task, LeaseStatus::Released, None) else { return Err(Rejection::LeaseNotFound.into()) };
             complete_record(set, lease.id, completion);
             return Ok(conclude(set, task, lease.id, &worker, completion, end));
         };
@@ -84,15 +84,8 @@ fn late(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: 
     let keep_attempt = completion.keep_attempt && past.last_heartbeat > past.started_at;
     let worker = past.worker_id.clone();
     let end = End::of(set, &task, completion, &worker, keep_attempt)?;
-    let past = PastLease {
-        status: LeaseStatus::Released,
-        ended_at: set.now(),
-        completed: true,
-        reason: completion.failed_for(),
-        model: completion.model.clone(),
-        usage: completion.usage,
-        ..past
-    };
+    let mut past = PastLease { status: LeaseStatus::Released, ended_at: set.now(), ..past };
+    past.complete(completion);
     task.last_lease = Some(LastLease { id: past.id, worker_id: past.worker_id.clone(), status: LeaseStatus::Released });
     // If the task goes from dead back to the queue, later tasks of its context have to wait for it again.
     task.has_dependents |= task.session == Session::Context;

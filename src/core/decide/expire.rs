@@ -69,7 +69,7 @@ impl Operation for ExpireLease {
         };
         let next = plan(set, task, &cause)?;
         let mut task = task.clone();
-        let Some(lease) = end_lease(set, &mut task, LeaseStatus::Expired) else { return Ok(Due::Done) };
+        let Some(lease) = end_lease(set, &mut task, LeaseStatus::Expired, Some(&cause.failure)) else { return Ok(Due::Done) };
         let concerns = Concerns { task: Some(id), worker: Some(&lease.worker_id) };
         let detail = format!("task {id} of worker {}", lease.worker_id);
         set.audit_concerning(concerns, Action::LeaseExpired, EntityType::Lease, lease.id, &Actor::Reconciler, detail);

@@ -39,7 +39,7 @@ impl Operation for Release {
         let cause = Retry { give_back: true, wait: Wait::No, session_worker: None, failure, actor: Actor::Worker(worker.clone()) };
         let next = plan(set, task, &cause)?;
         let mut task = task.clone();
-        end_lease(set, &mut task, LeaseStatus::Released);
+        end_lease(set, &mut task, LeaseStatus::Released, Some(&cause.failure));
         set.audit(Action::TaskReleased, EntityType::Task, id, &Actor::Worker(worker), reason);
         retry(set, &mut task, cause, next);
         task.revision = set.put_task(task.clone());
@@ -47,14 +47,19 @@ impl Operation for Release {
     }
 }
 
-/// Takes the lease off the task and records it as ended. The caller decides what happens to the task.
-pub(super) fn end_lease(set: &mut WorkingSet, task: &mut TaskState, status: LeaseStatus) -> Option<ActiveLease> {
+/// Takes the lease off the task and records it as ended. The caller decides what happens to the task. `failure`: why the run failed or was
+/// interrupted.
+pub(super) fn end_lease(set: &mut WorkingSet, task: &mut TaskState, status: LeaseStatus, failure: Option<&Failure>) -> Option<ActiveLease> {
     let lease = task.lease.take()?;
     task.question = None;
     if set.loaded.context_resets.get(&task.context_id).copied() != lease.context_reset_at {
         task.conversation = None;
     }
-    set.dirty.past_leases.push(record(task, &lease, status, set.now()));
+    let mut past = record(task, &lease, status, set.now());
+    if let Some(failure) = failure {
+        past.set_failure(failure.reason, &failure.message);
+    }
+    set.dirty.past_leases.push(past);
     task.last_lease = Some(LastLease { id: lease.id, worker_id: lease.worker_id.clone(), status });
     if let Some(slots) = set.loaded.slots.get_mut(&lease.worker_id) {
         *slots = Slots { used: slots.used & !(1 << lease.slot), ..*slots };
@@ -83,18 +88,29 @@ fn record(task: &TaskState, lease: &ActiveLease, status: LeaseStatus, now: Ms) -
         ended_at: now,
         completed: false,
         reason: None,
+        message: None,
         model: None,
         usage: None,
+    }
+}
+
+impl PastLease {
+    /// Adds what the completion of the run reports.
+    pub(super) fn complete(&mut self, completion: &Completion) {
+        self.completed = true;
+        (self.reason, self.message) = (None, None);
+        if let Some(reason) = completion.failed_for() {
+            self.set_failure(reason, completion.error_message.as_deref().unwrap_or_default());
+        }
+        self.model.clone_from(&completion.model);
+        self.usage = completion.usage;
     }
 }
 
 /// Adds the reported results of the run to the record that [`end_lease`] has just made.
 pub(super) fn complete_record(set: &mut WorkingSet, lease: LeaseId, completion: &Completion) {
     if let Some(record) = set.dirty.past_leases.iter_mut().rev().find(|record| record.id == lease) {
-        record.completed = true;
-        record.reason = completion.failed_for();
-        record.model.clone_from(&completion.model);
-        record.usage = completion.usage;
+        record.complete(completion);
     }
 }
 

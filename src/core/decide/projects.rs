@@ -168,18 +168,23 @@ impl Operation for RecordClones {
         let failed = failures().count();
         let propagated = self.cloned_for == ClonedFor::Propagation;
         let action = if propagated { Action::ProjectPropagated } else { Action::ProjectCloned };
+        let is_reported = |node: &ProjectNode| self.nodes.iter().any(|reported| reported.node_id == node.node_id);
+        let is_elsewhere = |status: CloneStatus| nodes.values().any(|node| node.clone_status == status && !is_reported(node));
         let status = match (self.cloned_for, failed) {
             // A run only ends a failure. Otherwise the status of the requested clones stays.
-            (ClonedFor::Run, 0) if !matches!(known.clone_status, CloneStatus::Pending | CloneStatus::Failed) => known.clone_status,
+            (ClonedFor::Run, 0) if matches!(known.clone_status, CloneStatus::Cloned | CloneStatus::Synced) => known.clone_status,
+            (ClonedFor::Run, 0) if known.clone_status == CloneStatus::Partial && is_elsewhere(CloneStatus::Failed) => CloneStatus::Partial,
             (ClonedFor::Propagation, 0) => CloneStatus::Synced,
             (_, 0) => CloneStatus::Cloned,
-            _ if failed == self.nodes.len() => CloneStatus::Failed,
+            // The project still works on the workers that have a clone.
+            _ if failed == self.nodes.len() && !is_elsewhere(CloneStatus::Cloned) => CloneStatus::Failed,
             _ => CloneStatus::Partial,
         };
-        let new_error = failures().next().map(|(node, why)| if propagated { shortened(&format!("{node}: {why}")) } else { shortened(why) });
-        let stays = self.cloned_for == ClonedFor::Run && status == known.clone_status;
+        let is_named = self.cloned_for == ClonedFor::Call;
+        let new_error = failures().next().map(|(node, why)| if is_named { shortened(why) } else { shortened(&format!("{node}: {why}")) });
+        let stays = self.cloned_for == ClonedFor::Run && failed == 0 && status == known.clone_status;
         let error_message = if stays { known.error_message.clone() } else { new_error };
-        let named = self.nodes.first().filter(|_| self.cloned_for == ClonedFor::Call).map(|node| &node.node_id);
+        let named = self.nodes.first().filter(|_| is_named).map(|node| &node.node_id);
         // A primary worker that never had a clone may be a mistyped name, so a worker that has a clone replaces it.
         let never_cloned = |primary: &WorkerId| {
             nodes.get(primary).is_some_and(|node| node.clone_status == CloneStatus::Failed && node.last_sync_at.is_none())

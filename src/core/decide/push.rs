@@ -106,7 +106,8 @@ impl Operation for EndPush {
         };
         let refused = failure(Reason::AgentError);
         let mut task = task.clone();
-        let ended = end_lease(set, &mut task, LeaseStatus::Failed);
+        let failure = retried.as_ref().map_or(&refused, |(cause, _)| &cause.failure);
+        let ended = end_lease(set, &mut task, LeaseStatus::Failed, Some(failure));
         let concerns = Concerns { worker: ended.as_ref().map(|lease| lease.worker_id.as_str()), ..Concerns::default() };
         set.audit_concerning(concerns, Action::DispatchFailed, EntityType::Task, id, &actor, message);
         if let Some((cause, next)) = retried {

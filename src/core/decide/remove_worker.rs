@@ -62,7 +62,7 @@ impl Operation for RemoveWorker {
         for (task, cause, next) in planned {
             // The retry of an earlier task of this list may have set the flag of this one.
             let mut task = set.find_task(task.id)?.cloned().unwrap_or(task);
-            end_lease(set, &mut task, LeaseStatus::Failed);
+            end_lease(set, &mut task, LeaseStatus::Failed, Some(&cause.failure));
             let detail = format!("worker {id} was removed");
             set.audit_concerning(Concerns::worker(id), Action::TaskReleased, EntityType::Task, task.id, &Actor::Admin, detail);
             retry(set, &mut task, cause, next);

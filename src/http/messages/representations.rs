@@ -15,7 +15,7 @@ use bloom_api::tasks::{Task, Waiting};
 use bloom_api::usage::Usage;
 use bloom_api::workers::Worker;
 use bloom_core::project::{Project, ProjectId};
-use bloom_core::task::{Outcome, TaskSpec, TaskState};
+use bloom_core::task::{LeaseOutcome, TaskSpec, TaskState};
 use bloom_core::worker;
 use bloom_engine::Engine;
 use bloom_store::{LeaseRow, Store};
@@ -89,8 +89,9 @@ pub(crate) fn show_lease(row: &LeaseRow) -> Lease<'_> {
         last_heartbeat: row.last_heartbeat,
         context_id: (&row.context_id).into(),
         ended_at: row.ended_at,
-        outcome: row.completed.then(|| if row.reason.is_none() { Outcome::Success } else { Outcome::Error }.into()),
+        outcome: row.ended_at.map(|_| LeaseOutcome::of(row.completed, row.reason).into()),
         reason: row.reason.map(Into::into),
+        message: row.message.as_deref().map(Cow::from),
         model: row.model.as_deref().map(Cow::from),
         usage: row.usage().map(Usage::from),
         traceparent: None,

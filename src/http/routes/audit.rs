@@ -31,7 +31,7 @@ pub(crate) async fn list(State(app): State<AppState>, Query(params): Query) -> H
         actor: params.text("actor")?,
         request_id: params.text("request_id")?,
         actions: if is_of_people && actions.is_empty() { Action::OF_PEOPLE.to_vec() } else { actions },
-        is_of_clients: is_of_people,
+        is_of_people,
         created_after: params.moment("created_after")?,
         created_before: params.moment("created_before")?,
     };

@@ -12,7 +12,7 @@ use crate::messages::representations::{Query, show_lease};
 use crate::middleware::Caller;
 use bloom_api::answers::Lease;
 use bloom_api::lists::{LeaseParams, PageParams, StatusParam};
-use bloom_core::task::{LeaseStatus, Outcome};
+use bloom_core::task::{LeaseOutcome, LeaseStatus, Reason};
 use bloom_store::LeaseFilter;
 
 pub(crate) const LIST: RoutePolicy = RoutePolicy::READ.or_submit();
@@ -40,7 +40,15 @@ pub(crate) async fn list(State(app): State<AppState>, caller: Caller, Query(para
         Some(task) if ownership::tasks(&app, &caller, vec![task]).await?.is_empty() => return ok(&[(); 0]),
         _ => {}
     }
-    let filter = LeaseFilter { status, task_id, worker_id: params.text("worker_id")?, outcome: params.word("outcome", Outcome::ALL)? };
+    let filter = LeaseFilter {
+        status,
+        task_id,
+        worker_id: params.text("worker_id")?,
+        outcome: params.word("outcome", LeaseOutcome::ALL)?,
+        reason: params.word("reason", Reason::ALL)?,
+        created_after: params.moment("created_after")?,
+        created_before: params.moment("created_before")?,
+    };
     let mut rows = app.store.leases(&filter, &page_wanted).await?;
     let next = cut(&mut rows, false, &params, "/api/runtime/leases", |lease| lease.id);
     page(&rows.iter().map(show_lease).collect::<Vec<_>>(), next)

@@ -28,6 +28,7 @@ use bloom_core::command::Rejection;
 use bloom_core::op::{self, ClonedFor, NodeClone};
 use bloom_core::project::{self, CloneStatus};
 use bloom_core::run_result::RunResult;
+use bloom_core::task::{NOT_PUSHED, Reason, TaskState};
 use bloom_core::worker::Worker;
 use bloom_membridge::{Call, Upstream};
 
@@ -174,7 +175,8 @@ pub(crate) const CLONE: RoutePolicy = RoutePolicy::ADMIN.waits();
 
 /// Has a worker clone the project.
 ///
-/// The server calls `/clone` at the worker's URL with the agents' key. A failure is kept at the project and the worker.
+/// The server calls `/clone` at the worker's URL with the agents' key. A failure is kept at the project and the worker. A project that other
+/// workers have cloned becomes `partial`; a worker that can't be called changes nothing at such a project.
 #[utoipa::path(
     post, path = "/api/runtime/projects/{id}/clone", operation_id = "cloneProject", tag = "projects", params(("id" = String, Path)),
     request_body = NewClone,
@@ -186,10 +188,15 @@ pub(crate) const CLONE: RoutePolicy = RoutePolicy::ADMIN.waits();
 )]
 pub(crate) async fn clone(State(app): State<AppState>, caller: Caller, path: ProjectId, body: Content) -> HandlerResult {
     body.raw()?;
-    let project = found(&app, path).await?;
+    let (project, nodes) = found_with_nodes(&app, path).await?;
     let node = body.read::<NewClone>()?.node_id.map(|node| node.0).or_else(|| project.primary_node_id.clone());
     let node = node.ok_or(NO_NODE)?;
     let url = url_of(&node, app.store.worker(&node).await?.as_ref());
+    if let Err(why) = &url
+        && nodes.iter().any(|node| node.clone_status == CloneStatus::Cloned)
+    {
+        return Err(bad_gateway(why.clone()));
+    }
     let permit = app.stream_limits.agents.take(&caller)?;
     // In a background task, so that the outcome of the clone is recorded even if the client disconnects.
     let done = tokio::spawn(async move {
@@ -210,22 +217,27 @@ fn bad_gateway(text: String) -> Error {
     Error::Text { status: 502, text: text.into() }
 }
 
-/// Records that a worker has a clone of the project of a run that has ended. It has one if the agent reported a branch. This is recorded
-/// once, in the background; if it fails, the next run tries again.
-pub(crate) fn note_clone_for_run(app: &AppState, caller: &Caller, result: &RunResult) {
-    if result.branch.is_none() {
-        return;
-    }
+/// Records whether a worker has a clone of the project of a run that has ended. It has one if the agent reported a branch, and none if the
+/// first run there failed because of the repository. Each of these is recorded once, in the background; if that fails, the next run tries
+/// again.
+pub(crate) fn note_clone_for_run(app: &AppState, caller: &Caller, task: &TaskState, result: &RunResult) {
+    let outcome = match &task.failure {
+        _ if result.branch.is_some() => Ok(None),
+        Some(failure) if failure.reason == Reason::Project && !failure.message.contains(NOT_PUSHED) => Err(failure.message.clone()),
+        _ => return,
+    };
     let (app, caller, task, node_id) = (app.clone(), caller.clone(), result.task_id, result.worker_id.clone());
     tokio::spawn(async move {
         let noted = async {
             let specs = app.engine.specs.by_id(&[task]).await?;
             let Some(project) = specs.first().and_then(|spec| spec.project.as_ref()).map(|project| project.id) else { return Ok(()) };
             let Some((_, nodes)) = app.store.project_with_nodes(project).await? else { return Ok(()) };
-            if nodes.iter().any(|node| node.node_id == node_id && node.clone_status == CloneStatus::Cloned) {
+            let recorded = nodes.iter().find(|node| node.node_id == node_id).map(|node| node.clone_status);
+            // A failure after a clone was made says nothing about the clone: it may be the network's.
+            if recorded == Some(CloneStatus::Cloned) || (outcome.is_err() && recorded == Some(CloneStatus::Failed)) {
                 return Ok(());
             }
-            let nodes = vec![NodeClone { node_id, outcome: Ok(None) }];
+            let nodes = vec![NodeClone { node_id, outcome }];
             app.engine.writers.submit(caller.command(op::RecordClones { project, nodes, cloned_for: ClonedFor::Run })).await?;
             Ok::<_, Error>(())
         };
@@ -295,7 +307,7 @@ pub(crate) async fn propagate(State(app): State<AppState>, caller: Caller, path:
         .filter(|worker| lacks(worker) && is_named(worker))
         .map(|worker| (worker.id.clone(), Ok(worker.url.clone())))
         .collect();
-    let named_without_url = named.into_iter().flatten().filter_map(|name| {
+    let named_without_url = named.into_iter().flatten().filter(|name| !have.contains(name)).filter_map(|name| {
         let why = url_of(&name, known.get(&name)).err()?;
         Some((name, Err(why)))
     });

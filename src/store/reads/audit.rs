@@ -13,7 +13,7 @@ use crate::sql::record_rows;
 use crate::sql::table::ReadRow;
 use crate::{Store, all};
 use bloom_core::Ms;
-use bloom_core::audit::{Action, AuditEntry};
+use bloom_core::audit::{Action, AuditEntry, EntityType};
 use bloom_core::ids::TaskId;
 
 /// All conditions that are set must hold.
@@ -29,8 +29,9 @@ pub struct AuditFilter {
     pub request_id: Option<String>,
     /// Only entries of these actions; none means all.
     pub actions: Vec<Action>,
-    /// Only entries that clients caused, not those of reconcilers and of the placement of tasks.
-    pub is_of_clients: bool,
+    /// Only entries that people caused, or programs on their behalf: not those of reconcilers, of the placement of tasks, and of workers about
+    /// the tasks that they run.
+    pub is_of_people: bool,
     /// Only entries that were made after this time.
     pub created_after: Option<Ms>,
     /// Only entries that were made before this time.
@@ -80,8 +81,10 @@ impl AuditFilter {
         build.equal("worker_id = ", self.worker_id.as_deref());
         build.equal("actor = ", actor);
         build.equal("request_id = ", self.request_id.as_deref());
-        if self.is_of_clients {
+        if self.is_of_people {
             build.fixed(&is_none_of("actor", &OF_THE_SERVER));
+            // A worker may end a task with its key, so the actor alone does not show that it was not a person.
+            build.fixed(&format!("(entity_type <> '{}' OR worker_id IS NULL)", EntityType::Task));
         }
         match index {
             Some("audit_action") => build.fixed(&is_none_of("action", &FREQUENT_ACTIONS)),

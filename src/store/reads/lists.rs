@@ -20,7 +20,7 @@ use bloom_core::api_key::{ApiKey, Owner};
 use bloom_core::file::ArtifactKind;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::run_result::RunResult;
-use bloom_core::task::{LeaseStatus, Outcome, Reason, Status, TaskSpec, TaskState};
+use bloom_core::task::{LeaseOutcome, LeaseStatus, Reason, Status, TaskSpec, TaskState};
 
 /// A task with its spec and its state.
 #[derive(Clone, Debug)]
@@ -56,8 +56,10 @@ pub struct LeaseRow {
     pub ended_at: Option<Ms>,
     /// Whether its worker reported the end of the run.
     pub completed: bool,
-    /// Why the run failed; `None` if it succeeded or reported nothing.
+    /// Why the run failed or was interrupted; `None` if it succeeded, or has not ended.
     pub reason: Option<Reason>,
+    /// The text that came with the reason.
+    pub message: Option<String>,
     /// The model that the run used; `None` if that was not reported.
     pub model: Option<String>,
     /// Tokens that the model read; `None` if the usage was not reported. The same is true for the next two fields.
@@ -79,8 +81,14 @@ pub struct LeaseFilter {
     pub task_id: Option<TaskId>,
     /// Only leases of this worker.
     pub worker_id: Option<String>,
-    /// Only leases whose completion reported this outcome.
-    pub outcome: Option<Outcome>,
+    /// Only ended leases with this outcome.
+    pub outcome: Option<LeaseOutcome>,
+    /// Only leases whose run failed or was interrupted for this reason.
+    pub reason: Option<Reason>,
+    /// Only leases that were made after this time.
+    pub created_after: Option<Ms>,
+    /// Only leases that were made before this time.
+    pub created_before: Option<Ms>,
 }
 
 /// All conditions that are set must hold.
@@ -104,6 +112,8 @@ pub struct TaskFilter {
     pub team: Option<String>,
     /// The owner whose tasks the caller sees; `None`: all tasks.
     pub owner: Option<Owner>,
+    /// Only tasks that depend on this one directly.
+    pub depends_on: Option<TaskId>,
     /// Only tasks that have each of these labels, with this value.
     pub labels: Vec<(String, String)>,
     /// Only tasks that were created after this time.
@@ -118,13 +128,13 @@ pub struct TaskFilter {
 }
 
 row! { PAST of LeaseRow {
-    id, task_id, worker_id, started_at, expires_at, ttl_ms, status, last_heartbeat, context_id, ended_at, completed, reason, model, input_tokens,
-    output_tokens, cost_usd, cost_estimated,
+    id, task_id, worker_id, started_at, expires_at, ttl_ms, status, last_heartbeat, context_id, ended_at, completed, reason, message, model,
+    input_tokens, output_tokens, cost_usd, cost_estimated,
 } }
 /// The active lease of a task, with only the columns that a lease shows, in the order of [`PAST`]. The row of a task has four times as many
 /// columns.
 const ACTIVE: &str = "lease_id AS id, id AS task_id, worker_id, started_at, expires_at, ttl_ms, 'active' AS status, last_heartbeat, \
-    context_id, CAST(NULL AS BIGINT) AS ended_at, false AS completed, CAST(NULL AS TEXT) AS reason, CAST(NULL AS TEXT) AS model, CAST(NULL AS BIGINT) AS input_tokens, \
+    context_id, CAST(NULL AS BIGINT) AS ended_at, false AS completed, CAST(NULL AS TEXT) AS reason, CAST(NULL AS TEXT) AS message, CAST(NULL AS TEXT) AS model, CAST(NULL AS BIGINT) AS input_tokens, \
     CAST(NULL AS BIGINT) AS output_tokens, CAST(NULL AS DOUBLE PRECISION) AS cost_usd, \
     false AS cost_estimated";
 statement!(PAST_LEASES_BY_ID, |d| "SELECT {PAST} FROM leases WHERE id {}", d.any(Type::Uuid, 1));
@@ -262,41 +272,54 @@ pub(crate) enum Wanted {
 impl LeaseFilter {
     /// Both tables are read by one statement, so in one snapshot, in which each lease is in exactly one of them.
     fn statement(&self, page: &Page) -> (Sql, Args<'_>) {
-        let of = |leases: &str, task: &str, worker: &str, status: Option<LeaseStatus>, outcome: Option<Outcome>| {
-            let mut build = Conditions::with(page.args());
+        let (first, end) = id_range(self.created_after, self.created_before, page.before);
+        let of = |leases: &str, id: &str, task: &str, is_past: bool| {
+            let mut build = Conditions::with(Args::new().uuid(end).int(page.limit));
+            if let Some(first) = first {
+                build.add(&format!("{id} >= "), |args| args.uuid(first));
+            }
             if let Some(id) = self.task_id {
                 build.add(&format!("{task} = "), |args| args.uuid(id));
             }
-            build.equal(&format!("{worker} = "), self.worker_id.as_deref());
-            build.equal("status = ", status.map(LeaseStatus::as_str));
-            match outcome {
-                None => {}
-                Some(Outcome::Success) => build.fixed("completed AND reason IS NULL"),
-                Some(Outcome::Error) => build.fixed("completed AND reason IS NOT NULL"),
+            build.equal("worker_id = ", self.worker_id.as_deref());
+            if is_past {
+                build.equal("status = ", self.status.map(LeaseStatus::as_str));
+                build.equal("reason = ", self.reason.map(Reason::as_str));
+                // The texts of the last two are those of their indexes.
+                match self.outcome {
+                    None => {}
+                    Some(LeaseOutcome::Success) => build.fixed("completed AND reason IS NULL"),
+                    Some(LeaseOutcome::Error) => build.fixed("completed AND reason IS NOT NULL AND reason <> 'cancelled'"),
+                    Some(LeaseOutcome::Interrupted) => build.fixed("(NOT completed OR reason = 'cancelled')"),
+                }
             }
             let (conditions, args) = build.into_parts();
             (format!("{leases}{conditions}"), args)
         };
-        let (active, active_args) =
-            of(&format!("SELECT {ACTIVE} FROM task_state WHERE slot IS NOT NULL AND lease_id < $1"), "id", "worker_id", None, None);
+        let active = format!("SELECT {ACTIVE} FROM task_state WHERE slot IS NOT NULL AND lease_id < $1");
+        let (active, active_args) = of(&active, "lease_id", "id", false);
         let active = format!("{active} ORDER BY lease_id DESC LIMIT $2");
-        let index = match (self.task_id, &self.worker_id, self.outcome) {
+        let index = match (self.task_id, &self.worker_id, self.reason, self.outcome) {
             (Some(_), ..) => Some("leases_task"),
-            (None, Some(_), _) => Some("leases_worker"),
-            (None, None, Some(Outcome::Error)) => Some("leases_error"),
-            (None, None, _) => None,
+            (None, Some(_), ..) => Some("leases_worker"),
+            (None, None, Some(_), _) => Some("leases_reason"),
+            (None, None, None, Some(LeaseOutcome::Error)) => Some("leases_error"),
+            (None, None, None, Some(LeaseOutcome::Interrupted)) => Some("leases_interrupted"),
+            (None, None, None, _) => None,
         };
-        let (past, past_args) = of("WHERE id < $1", "task_id", "worker_id", self.status, self.outcome);
+        let (past, past_args) = of("WHERE id < $1", "id", "task_id", true);
         let past = move |kind: Kind| {
             let hint = index.map_or_else(String::new, |index| kind.by_index(index));
             format!("SELECT {PAST} FROM leases {hint} {past} ORDER BY id DESC LIMIT $2")
         };
-        match (self.status, self.outcome) {
-            (Some(LeaseStatus::Active), None) => (Sql::new(|_| active.clone()), active_args),
-            // An active lease has no outcome.
-            (Some(_), _) | (None, Some(_)) => (Sql::new(past), past_args),
-            // Without a status, both halves have the same parameters.
-            (None, None) => {
+        // An active lease has neither an outcome nor a reason.
+        let is_ended = self.outcome.is_some() || self.reason.is_some();
+        match self.status {
+            Some(LeaseStatus::Active) if !is_ended => (Sql::new(|_| active.clone()), active_args),
+            Some(_) => (Sql::new(past), past_args),
+            None if is_ended => (Sql::new(past), past_args),
+            // Without these, both halves have the same parameters.
+            None => {
                 let both = |kind| {
                     let past = past(kind);
                     format!(
@@ -333,34 +356,39 @@ impl TaskFilter {
         let few_of_spec = self.context_id.is_some() || self.owner.is_some() || self.key.is_some() || self.team.is_some();
         // The number of recently finished tasks does not grow with the tables. The tasks of a context, an owner or a worker are few enough
         // without this index.
-        let end_leads =
-            self.finished_after.is_some() && self.ids.is_empty() && self.labels.is_empty() && !few_of_spec && self.worker_id.is_none();
+        let is_few = few_of_spec || !self.labels.is_empty() || self.depends_on.is_some();
+        let end_leads = self.finished_after.is_some() && self.ids.is_empty() && !is_few && self.worker_id.is_none();
         let of_spec = few_of_spec || self.project.is_some() || (self.agent_slug.is_some() && !finished_of_agent);
         let spec_leads =
             few_of_spec || ((self.agent_slug.is_some() || self.project.is_some()) && self.worker_id.is_none() && !rare && !end_leads);
         let with_spec = wanted == Wanted::Sizes || of_spec;
         // SQLite executes a CROSS JOIN in the order in which it is written. PostgreSQL's planner chooses the order.
-        let (from, id) = match (self.labels.is_empty(), spec_leads) {
-            (false, _) if with_spec => ("task_labels l CROSS JOIN task_state s CROSS JOIN tasks t", "l.task_id"),
-            (false, _) => ("task_labels l CROSS JOIN task_state s", "l.task_id"),
-            (true, true) => ("tasks t CROSS JOIN task_state s", "t.id"),
-            (true, false) if with_spec => ("task_state s CROSS JOIN tasks t", "s.id"),
-            (true, false) => ("task_state s", "s.id"),
+        let (mut from, id) = match (self.depends_on, self.labels.is_empty()) {
+            (Some(_), _) => ("task_deps d CROSS JOIN task_state s".to_owned(), "d.task_id"),
+            (None, false) => ("task_labels l CROSS JOIN task_state s".to_owned(), "l.task_id"),
+            (None, true) if spec_leads => ("tasks t CROSS JOIN task_state s".to_owned(), "t.id"),
+            (None, true) => ("task_state s".to_owned(), "s.id"),
         };
+        if with_spec && id != "t.id" {
+            from.push_str(" CROSS JOIN tasks t");
+        }
         let mut build = Conditions::default();
-        if id == "l.task_id" {
-            build.fixed("s.id = l.task_id");
+        if id.ends_with(".task_id") {
+            build.fixed(&format!("s.id = {id}"));
+        }
+        if let Some(task) = self.depends_on {
+            build.add("d.dep_id = ", |args| args.uuid(task));
         }
         if with_spec {
             // SQLite uses an index best if the column to look up is on the left.
             build.fixed(if id == "t.id" { "s.id = t.id" } else { "t.id = s.id" });
         }
         for (i, (key, value)) in self.labels.iter().enumerate() {
-            if i == 0 {
+            if i == 0 && id == "l.task_id" {
                 build.add("l.key = ", |args| args.text(key));
                 build.add("l.value = ", |args| args.text(value));
             } else {
-                build.add("EXISTS (SELECT 1 FROM task_labels m WHERE m.task_id = l.task_id AND m.key = ", |args| args.text(key));
+                build.add(&format!("EXISTS (SELECT 1 FROM task_labels m WHERE m.task_id = {id} AND m.key = "), |args| args.text(key));
                 build.add("m.value = ", |args| args.text(value));
                 build.close();
             }
@@ -403,7 +431,7 @@ impl TaskFilter {
             let from = if end_leads {
                 from.replacen("task_state s", &format!("task_state s {}", d.by_index("task_state_finished")), 1)
             } else {
-                from.to_owned()
+                from.clone()
             };
             let named = if self.ids.is_empty() { String::new() } else { format!(" AND {id} {}", d.any(Type::Uuid, limit + 1)) };
             format!("SELECT {wanted} FROM {from} WHERE true{text}{named} ORDER BY {id} {order} LIMIT ${limit}")

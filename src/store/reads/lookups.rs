@@ -292,6 +292,7 @@ impl LeaseRow {
             ended_at: None,
             completed: false,
             reason: None,
+            message: None,
             model: None,
             input_tokens: None,
             output_tokens: None,

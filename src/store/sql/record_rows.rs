@@ -18,7 +18,8 @@ use bloom_core::worker::{Capabilities, Instance, Worker};
 
 row! {
     pub(crate) LEASE: leases as leases_row of lease: PastLease {
-        id, task_id, context_id, agent_slug, worker_id, started_at, ttl_ms, expires_at, last_heartbeat, status, ended_at, completed, reason, model;
+        id, task_id, context_id, agent_slug, worker_id, started_at, ttl_ms, expires_at, last_heartbeat, status, ended_at, completed, reason, message,
+        model;
         {
             let usage = lease.usage;
             input_tokens: usage.map(|u| u.input_tokens),

@@ -117,6 +117,18 @@ async fn lists_filter_and_page(database) {
     assert_eq!(list(TaskFilter { labels: vec![label("team", "red"), label("n", "2")], ..none() }, PAGE).await, [2]);
     assert_eq!(list(TaskFilter { created_after: Some(START + 10), created_before: Some(START + 40), ..none() }, PAGE).await, [3, 2]);
     assert_eq!(list(TaskFilter { ids: vec![ids[1], ids[4], TaskId::nil()], ..none() }, PAGE).await, [4, 1]);
+    let dependents = |n: i64| vec![TaskSpec { depends_on: vec![ids[0], ids[1]], ..labelled(n) }, TaskSpec { depends_on: vec![ids[1]], ..spec("x") }];
+    bench.at(60);
+    let made = create(&mut writer, dependents(7)).await;
+    ids.extend(made);
+    let of = |task: usize| TaskFilter { depends_on: Some(ids[task]), ..none() };
+    assert_eq!(list(of(0), PAGE).await, [6]);
+    assert_eq!(list(of(1), PAGE).await, [7, 6]);
+    assert_eq!(list(of(1), Page { limit: 1, before: Some(ids[7]) }).await, [6]);
+    assert_eq!(list(of(2), PAGE).await, [] as [usize; 0]);
+    assert_eq!(list(TaskFilter { context_id: Some("x".into()), ..of(1) }, PAGE).await, [7]);
+    assert_eq!(list(TaskFilter { labels: vec![label("team", "red"), label("n", "7")], ..of(1) }, PAGE).await, [6]);
+    assert_eq!(list(TaskFilter { status: Some(Status::Leased), finished_after: Some(0), ..of(1) }, PAGE).await, [] as [usize; 0]);
     let everything = TaskFilter {
         ids: vec![ids[0], ids[3]],
         status: Some(Status::Leased),
@@ -127,6 +139,7 @@ async fn lists_filter_and_page(database) {
         key: None,
         team: None,
         owner: None,
+        depends_on: None,
         labels: vec![label("team", "red")],
         created_after: Some(0),
         created_before: Some(i64::MAX),

@@ -1,4 +1,4 @@
-//! The attempts of a task: how each ended, and why. A lease says only that it was given back; the audit trail has the reason.
+//! The attempts of a task: how each ended, and why; and the entries of its audit trail.
 
 use uuid::Uuid;
 
@@ -10,11 +10,11 @@ use bloom_api::answers::{Audit, Lease};
 use bloom_api::words::Word;
 use bloom_core::Ms;
 use bloom_core::audit::Action;
-use bloom_core::task::{LeaseStatus, Outcome, Reason};
+use bloom_core::task::{LeaseOutcome, LeaseStatus, Reason};
 
 /// The maximum number of attempts on the page. These are the newest.
 pub(crate) const MOST: usize = 20;
-/// How many entries of the audit trail are searched for the ends of attempts.
+/// How many entries of the audit trail are read, to see whether the task was requeued.
 pub(crate) const ENTRIES: usize = 100;
 
 pub(crate) struct Attempt {
@@ -27,7 +27,7 @@ pub(crate) struct Attempt {
     /// The reason in words; empty if there is none.
     pub reason: String,
     /// The text of the worker or the server about the end.
-    pub said: String,
+    pub message: String,
     pub worker_id: String,
     pub started_at: Ms,
     pub took: String,
@@ -91,37 +91,10 @@ pub(crate) fn in_words(lang: Lang, action: &Word<Action>, detail: &str) -> Optio
     }
 }
 
-/// `leases` and `trail`: the newest first.
-pub(crate) fn of(lang: Lang, leases: &Listed<Lease<'_>>, trail: &[Entry], now: Ms) -> Vec<Attempt> {
-    let count = leases.rows.len();
-    let mut later = Ms::MAX;
-    let mut found = Vec::with_capacity(count);
-    for (at, lease) in leases.rows.iter().enumerate() {
-        let number = leases.next.is_none().then_some(count - at);
-        found.push(attempt(lang, lease, number, end(lease, trail, later), now));
-        later = lease.started_at;
-    }
-    found
-}
-
-/// The entry about the end of the attempt: one that was written at or after that end, and not after the next attempt began.
-fn end<'a>(lease: &Lease<'_>, trail: &'a [Entry], later: Ms) -> Option<&'a Entry> {
-    let ended_at = lease.ended_at?;
-    let tells = |entry: &&Entry| {
-        let Word::Known(action) = &entry.action else { return false };
-        let is_end = matches!(
-            action,
-            Action::TaskCompleted
-                | Action::TaskRetried
-                | Action::TaskReleased
-                | Action::TaskDead
-                | Action::TaskCancelled
-                | Action::DispatchFailed
-        );
-        is_end && entry.at >= ended_at && entry.at <= later
-    };
-    // The first of these entries. The entry about the run comes before the one about the resulting state of the task.
-    trail.iter().rev().find(tells)
+/// `leases`: the newest first.
+pub(crate) fn of(lang: Lang, leases: &Listed<Lease<'_>>, now: Ms) -> Vec<Attempt> {
+    let number = |at: usize| leases.next.is_none().then_some(leases.rows.len() - at);
+    leases.rows.iter().enumerate().map(|(at, lease)| attempt(lang, lease, number(at), now)).collect()
 }
 
 /// The state of a lease, or how it ended, in words.
@@ -134,70 +107,54 @@ pub(crate) fn status_words(lang: Lang, status: LeaseStatus) -> &'static str {
     }
 }
 
-/// The class of a lease's badge and the outcome in words, as far as the lease itself shows it.
+/// The class of a lease's badge and its state or outcome in words.
 pub(crate) fn outcome(lang: Lang, lease: &Lease<'_>) -> (&'static str, &'static str) {
-    let is_cancelled = lease.reason.as_ref().is_some_and(|reason| *reason == Reason::Cancelled);
     match (&lease.outcome, &lease.status) {
-        (Some(Word::Known(Outcome::Success)), _) => ("completed", lang.t("completed", "завершено")),
-        (Some(_), _) if is_cancelled => ("cancelled", lang.t("stopped", "спинено")),
-        (Some(_), _) => ("failed", lang.t("failed", "з помилкою")),
-        (None, Word::Known(LeaseStatus::Released)) => ("released", lang.t("handed back", "повернено")),
-        (None, Word::Known(status)) => (status.as_str(), status_words(lang, *status)),
-        (None, _) => ("", lang.t("ended", "закінчено")),
+        (Some(Word::Known(LeaseOutcome::Success)), _) => ("completed", lang.t("completed", "завершено")),
+        (Some(Word::Known(LeaseOutcome::Error)), _) => ("failed", lang.t("failed", "з помилкою")),
+        (Some(_), _) if is_cancelled(lease) => ("cancelled", lang.t("stopped", "спинено")),
+        (Some(_), Word::Known(LeaseStatus::Released)) => ("", lang.t("handed back", "повернено")),
+        (_, Word::Known(status)) => (status.as_str(), status_words(lang, *status)),
+        (_, Word::Other(_)) => ("", lang.t("ended", "закінчено")),
     }
 }
 
-fn attempt(lang: Lang, lease: &Lease<'_>, number: Option<usize>, end: Option<&Entry>, now: Ms) -> Attempt {
-    let is_active = lease.status == LeaseStatus::Active;
-    let action = end.and_then(|end| if let Word::Known(action) = &end.action { Some(*action) } else { None });
-    let said = end.map(|end| end.detail.as_str()).unwrap_or_default();
-    let failed = lang.t("failed", "з помилкою");
-    let (class, words) = outcome(lang, lease);
-    let (class, outcome, said) = match (&lease.status, action) {
-        (Word::Known(LeaseStatus::Active | LeaseStatus::Expired), _) => (class, words, ""),
-        (Word::Known(LeaseStatus::Failed), Some(Action::DispatchFailed)) => (class, lang.t("not delivered", "не передано"), said),
-        (Word::Known(LeaseStatus::Failed), _) => (class, words, said),
-        (_, Some(Action::TaskReleased)) => ("", lang.t("handed back", "повернено"), said),
-        (_, Some(Action::TaskCancelled)) => ("cancelled", lang.t("stopped", "спинено"), said),
-        (_, Some(Action::TaskCompleted)) => match said.strip_prefix("the run failed: ") {
-            Some(reason) => ("failed", failed, reason),
-            None => ("completed", lang.t("completed", "завершено"), ""),
-        },
-        (_, Some(Action::TaskRetried | Action::TaskDead)) => ("failed", failed, said),
-        // A visitor who sees only some tasks may not read the audit trail, so the lease is the only source.
-        _ => (class, words, ""),
-    };
-    let (reason, said) = match lease.status == LeaseStatus::Expired {
-        true => (lang.t("its worker was not heard from", "від воркера не було звісток").to_owned(), String::new()),
-        false => told(lang, said),
-    };
-    let reason = match (&lease.reason, reason.is_empty()) {
-        (Some(known), true) if said.is_empty() => lang.word(&known.to_string()).into_owned(),
-        _ => reason,
-    };
+fn is_cancelled(lease: &Lease<'_>) -> bool {
+    lease.reason == Some(Reason::Cancelled.into())
+}
+
+/// Why the run failed or was interrupted: the reason in words, and the text about it, of which the outcome is left out. Both are empty if the
+/// outcome says it.
+pub(crate) fn why(lang: Lang, lease: &Lease<'_>) -> (String, String) {
+    let Some(reason) = &lease.reason else { return Default::default() };
+    let message = lease.message.as_deref().unwrap_or_default();
+    let message = message.strip_prefix("handed back: ").unwrap_or(message).to_owned();
+    match (&lease.outcome, &lease.status) {
+        (_, Word::Known(LeaseStatus::Expired)) => {
+            (lang.t("its worker was not heard from", "від воркера не було звісток").to_owned(), String::new())
+        }
+        (Some(Word::Known(LeaseOutcome::Error)), _) => (lang.word(&reason.to_string()).into_owned(), message),
+        _ => (String::new(), message),
+    }
+}
+
+fn attempt(lang: Lang, lease: &Lease<'_>, number: Option<usize>, now: Ms) -> Attempt {
+    let (class, outcome) = outcome(lang, lease);
+    let (reason, message) = why(lang, lease);
     Attempt {
         lease_id: lease.id,
         number,
         class,
         outcome,
         reason,
-        said,
+        message: shortened(&message, 300),
         worker_id: lease.worker_id.to_string(),
         started_at: lease.started_at,
         took: duration(lang, lease.ended_at.unwrap_or(now) - lease.started_at),
         model: lease.model.as_deref().unwrap_or_default().to_owned(),
         cost: lease.usage.map(|usage| dollars(lang, usage.cost_usd)).unwrap_or_default(),
-        is_active,
+        is_active: lease.status == LeaseStatus::Active,
         is_of_provider: lease.reason.as_ref().is_some_and(is_of_provider),
-    }
-}
-
-/// Splits an entry into the reason at its beginning, in words, and the text after it.
-fn told(lang: Lang, said: &str) -> (String, String) {
-    let (word, rest) = said.split_once([':', ',']).unwrap_or((said, ""));
-    match Reason::ALL.iter().find(|reason| reason.as_str() == word) {
-        Some(reason) => (lang.word(reason.as_str()).into_owned(), rest.trim().to_owned()),
-        None => (String::new(), said.to_owned()),
     }
 }
 
@@ -215,13 +172,5 @@ mod tests {
         assert_eq!(told(Action::TaskAsked, "2 questions in words").unwrap(), "запитання словами");
         assert_eq!(told(Action::TaskAnswered, "denied Bash: no").unwrap(), "відмовлено: Bash: no");
         assert_eq!((told(Action::TaskCompleted, "something else"), told(Action::TaskRetried, "auth")), (None, None));
-    }
-
-    #[test]
-    fn a_reason_is_told_in_words() {
-        let both = |word: &str, rest: &str| (word.to_owned(), rest.to_owned());
-        assert_eq!(told(Lang::English, "out_of_memory: killed"), both("out of memory", "killed"));
-        assert_eq!(told(Lang::English, "auth, attempt 1 of 3"), both("auth", "attempt 1 of 3"));
-        assert_eq!(told(Lang::English, "stops: now"), both("", "stops: now"));
     }
 }

@@ -5,7 +5,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::filter::{Filter, kept};
-use super::requeue::with_limits;
+use super::requeue::{with_dependents, with_limits};
 use crate::answer::see_other;
 use crate::refused::Refused;
 use crate::visit::{FORM_TOKEN, Fields, Layout, Posted, Visit};
@@ -18,6 +18,8 @@ struct Confirm<'a> {
     v: &'a Layout,
     action: &'static str,
     count: i64,
+    /// How many tasks were cancelled because these did not complete, and can be requeued with them.
+    dependents: i64,
     /// When the tasks were counted. The form sends it back, because tasks that match only since then were not confirmed.
     as_of: Option<Ms>,
     /// The number of tasks, in words.
@@ -45,7 +47,7 @@ pub(crate) async fn change(Posted { visit, fields, .. }: Posted) -> Result<Respo
             ));
         }
     };
-    let others = [FORM_TOKEN, "action", "confirmed", "which", "ids", "timeout_sec", "budget", "as_of", "sort", "cursor"];
+    let others = [FORM_TOKEN, "action", "confirmed", "which", "ids", "timeout_sec", "budget", "with_dependents", "as_of", "sort", "cursor"];
     let filter = Filter::of(&fields, &others)?;
     fields.word("which", &["all"])?;
     fields.word("confirmed", &["yes"])?;
@@ -56,10 +58,15 @@ pub(crate) async fn change(Posted { visit, fields, .. }: Posted) -> Result<Respo
     }
     let named = named(visit.layout.now, &fields, &filter, &ids)?;
     if fields.get("confirmed") != Some("yes") {
-        let (mut count, mut more, mut as_of) = (0, false, None);
+        let (mut count, mut dependents, mut more, mut as_of) = (0, 0, false, None);
         for body in &named {
             let found = call(&visit, action, &fields, body, (true, json!(as_of))).await?;
             (count, more, as_of) = (count + found.matched, more || found.more, as_of.or(found.as_of));
+            if action == "requeue" {
+                let mut body = body.clone();
+                body["with_dependents"] = json!(true);
+                dependents += call(&visit, action, &fields, &body, (true, json!(as_of))).await?.matched - found.matched;
+            }
         }
         let ids = if is_all(&fields) { Vec::new() } else { ids };
         let v = &visit.layout;
@@ -70,6 +77,7 @@ pub(crate) async fn change(Posted { visit, fields, .. }: Posted) -> Result<Respo
             v,
             action,
             count,
+            dependents: dependents.max(0),
             as_of,
             tasks,
             filter: &filter,
@@ -125,5 +133,6 @@ async fn call(visit: &Visit, action: &str, fields: &Fields, named: &Value, (dry_
     body["dry_run"] = json!(dry_run);
     body["as_of"] = as_of;
     let body = if action == "requeue" { with_limits(body, fields)? } else { body };
+    let body = with_dependents(body, fields)?;
     visit.post(&format!("llm-tasks:{action}"), &body).await
 }

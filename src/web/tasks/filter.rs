@@ -10,7 +10,7 @@ use bloom_core::Ms;
 use bloom_core::task::Status;
 
 /// The filters, by their names in addresses. `since` limits how long ago a task was created, and `finished_since` how long ago it ended.
-pub(crate) const NAMES: [&str; 13] = [
+pub(crate) const NAMES: [&str; 14] = [
     "status",
     "asks",
     "agent_slug",
@@ -19,6 +19,7 @@ pub(crate) const NAMES: [&str; 13] = [
     "project",
     "owner",
     "team",
+    "depends_on",
     "label",
     "since",
     "finished_since",
@@ -58,6 +59,8 @@ pub(crate) struct Filter {
     pub owner: String,
     /// The team of that key.
     pub team: String,
+    /// The task on which the tasks depend.
+    pub depends_on: String,
     pub labels: Vec<String>,
     pub since: String,
     pub finished_since: String,
@@ -82,6 +85,7 @@ impl Filter {
             project: fields.text("project"),
             owner: fields.text("owner"),
             team: fields.text("team"),
+            depends_on: fields.text("depends_on"),
             labels: fields.all("label").map(str::to_owned).collect(),
             since: fields.word("since", &TIMES.map(|(word, _)| word))?,
             finished_since: fields.word("finished_since", &TIMES.map(|(word, _)| word))?,
@@ -141,6 +145,7 @@ impl Filter {
             ("project", &self.project),
             ("owner", &self.owner),
             ("team", &self.team),
+            ("depends_on", &self.depends_on),
             ("since", &self.since),
             ("finished_since", &self.finished_since),
         ];

@@ -4,20 +4,23 @@ use axum::extract::Path;
 use axum::http::Method;
 use axum::response::Response;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::question::NotTaken;
 use super::{id_of, show};
 use crate::answer::see_other;
 use crate::refused::Refused;
 use crate::times::NO_TIME;
-use crate::visit::{Fields, Posted};
+use crate::visit::{Fields, Posted, Visit};
+use bloom_api::answers::BulkResult;
 use bloom_api::time_text;
 
 /// If the limits are refused, the form shows the error and what was typed.
 pub(crate) async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let id = id_of(&id)?;
-    let sent = match with_limits(json!({}), &fields) {
-        Ok(body) => visit.act(Method::POST, &format!("llm-tasks/{id}/requeue"), &body).await,
+    let body = with_limits(json!({}), &fields).and_then(|body| with_dependents(body, &fields));
+    let sent = match body {
+        Ok(body) => requeue(&visit, id, body).await,
         Err(refused) => Err(refused),
     };
     match sent {
@@ -29,6 +32,30 @@ pub(crate) async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: P
         }
         Err(refused) => Err(refused),
     }
+}
+
+async fn requeue(visit: &Visit, id: Uuid, mut body: Value) -> Result<(), Refused> {
+    if body.get("with_dependents").is_some() {
+        body["ids"] = json!([id]);
+        let result: BulkResult = visit.post("llm-tasks:requeue", &body).await?;
+        if result.changed > 0 {
+            return Ok(());
+        }
+        // The call for a single task says why the task can't be requeued.
+        body = json!({ "policy": body["policy"] });
+    }
+    visit.act(Method::POST, &format!("llm-tasks/{id}/requeue"), &body).await.map(drop)
+}
+
+/// The body of a call that requeues, which also asks for the cancelled dependents if the box for that was checked.
+///
+/// # Errors
+/// The field has another value than the box.
+pub(crate) fn with_dependents(mut body: Value, fields: &Fields) -> Result<Value, Refused> {
+    if fields.word("with_dependents", &["true"])? == "true" {
+        body["with_dependents"] = json!(true);
+    }
+    Ok(body)
 }
 
 /// The body of a call that requeues, with the limits that were typed.

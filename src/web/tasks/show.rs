@@ -34,13 +34,13 @@ use bloom_core::Ms;
 use bloom_core::audit::Action;
 use bloom_core::limits::GIVE_BACKS;
 use bloom_core::project::PushMode;
-use bloom_core::task::{Status, WaitingReason};
+use bloom_core::task::{Reason, Status, WaitingReason};
 
 /// The page shows only the beginning of longer texts. They have pages of their own.
 const TEXT_CHARS: usize = 6_000;
 const EVENTS: usize = 40;
 const ENTRIES: usize = 30;
-/// The maximum number of dependencies that the page lists.
+/// The maximum number of dependencies that the page lists, and of dependents.
 const DEPENDENCIES: usize = 20;
 
 /// The branch with the commits of a run.
@@ -56,6 +56,15 @@ struct Dependency {
     title: String,
     /// `None` if the visitor may not see the task, or if it was removed.
     status: Option<AnyStatus>,
+}
+
+/// The tasks that depend on the task of the page.
+struct Dependents {
+    /// The newest of them.
+    tasks: Vec<Dependency>,
+    more: bool,
+    /// Whether one was cancelled because the task did not complete.
+    are_cancelled: bool,
 }
 
 #[derive(Template)]
@@ -97,6 +106,7 @@ struct TaskPage<'a> {
     files: Files,
     /// The first of the tasks that it depends on.
     dependencies: Vec<Dependency>,
+    dependents: Dependents,
     /// The end of an id, or a name that is shortened to fit the column.
     short_context: String,
     budget: String,
@@ -180,6 +190,7 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
     let prompt = shortened(&task.prompt, TEXT_CHARS);
     let files = Files::of(visit, &task).await?;
     let dependencies = dependencies(visit, &task).await?;
+    let dependents = dependents(visit, id).await?;
     let done = match visit.query().get("done") {
         Some(UNKNOWN_AGENT) => Some(Known::of(visit).await?.told_of_unknown(lang, &task.agent_slug)),
         word => word.and_then(|word| super::buttons::done(lang, word)).map(str::to_owned),
@@ -227,6 +238,7 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
             branch: result.as_ref().and_then(branch),
             files,
             dependencies,
+            dependents,
             cost: task.usage.map(|usage| used(lang, &usage)).unwrap_or_default(),
             limit: short_limit(lang, &task.policy),
             counted: counted(lang, &task, is_requeued),
@@ -248,6 +260,16 @@ async fn dependencies(visit: &Visit, task: &Task<'_>) -> Result<Vec<Dependency>,
         None => Dependency { id, title: short_id(&id.to_string()), status: None },
     };
     Ok(ids.into_iter().map(told).collect())
+}
+
+async fn dependents(visit: &Visit, task: Uuid) -> Result<Dependents, Refused> {
+    let row = |task: Task| {
+        let is_cancelled = task.last_failure().is_some_and(|failure| failure.reason == Reason::DependencyFailed);
+        (Dependency { id: task.id, title: title_of(&task), status: Some(task.status) }, is_cancelled)
+    };
+    let listed = visit.list(&format!("llm-tasks?depends_on={task}&limit={DEPENDENCIES}"), row).await?;
+    let (tasks, are_cancelled): (Vec<_>, Vec<_>) = listed.rows.into_iter().unzip();
+    Ok(Dependents { tasks, more: listed.next.is_some(), are_cancelled: are_cancelled.contains(&true) })
 }
 
 fn branch(result: &TaskResult<'_>) -> Option<Branch> {
@@ -341,6 +363,5 @@ async fn history(visit: &Visit, id: Uuid) -> Result<(Option<Vec<Entry>>, Option<
     let trail =
         visit.list_if_allowed(&format!("audit?task_id={id}&limit={}", attempts::ENTRIES), |entry: Audit| Entry::of(lang, entry)).await?;
     let trail = trail.map(|listed| listed.rows);
-    let attempts = leases.map(|leases| attempts::of(lang, &leases, trail.as_deref().unwrap_or_default(), now));
-    Ok((trail, attempts))
+    Ok((trail, leases.map(|leases| attempts::of(lang, &leases, now))))
 }

@@ -77,6 +77,28 @@ fn a_primary_worker_that_never_had_a_clone_gives_way_to_one_that_has() {
 }
 
 #[test]
+fn a_failure_on_one_worker_leaves_a_project_that_others_have_cloned_partial() {
+    let of = |world: &mut World, cloned_for, node: &str, outcome: Result<Option<&str>, &str>| {
+        let clones = clones(world, &[(node, outcome)], false);
+        let project = world.ok(op::RecordClones { cloned_for, ..clones });
+        (project.clone_status, project.error_message)
+    };
+    let (call, run) = (op::ClonedFor::Call, op::ClonedFor::Run);
+    let mut world = world();
+    world.ok(create("p"));
+    assert_eq!(of(&mut world, run, "a", Err("no such repository")), (CloneStatus::Failed, Some("a: no such repository".into())));
+    assert_eq!(of(&mut world, run, "a", Ok(None)), (CloneStatus::Cloned, None));
+    assert_eq!(of(&mut world, call, "b", Err("no room")), (CloneStatus::Partial, Some("no room".into())));
+    assert_eq!(of(&mut world, run, "a", Ok(None)), (CloneStatus::Partial, Some("no room".into())), "b has none still");
+    assert_eq!(of(&mut world, run, "b", Ok(None)), (CloneStatus::Cloned, None));
+    assert_eq!(of(&mut world, run, "c", Err("no route")), (CloneStatus::Partial, Some("c: no route".into())));
+    let mut whole = clones(&world, &[("c", Ok(None))], true);
+    whole.cloned_for = op::ClonedFor::Propagation;
+    assert_eq!(world.ok(whole).clone_status, CloneStatus::Synced);
+    assert_eq!(of(&mut world, run, "b", Ok(None)), (CloneStatus::Synced, None), "a run does not lessen it");
+}
+
+#[test]
 fn what_is_recorded_has_limits() {
     let mut world = world();
     for n in 0..MAX_PROJECTS {

@@ -20,7 +20,7 @@ use bloom_core::Ms;
 use bloom_core::command::{Op, Rejection};
 use bloom_core::ids::TaskId;
 use bloom_core::op;
-use bloom_core::task::{Status, TaskState};
+use bloom_core::task::{Reason, Status, TaskState};
 use bloom_engine as engine;
 use bloom_store::{Page, TaskFilter};
 
@@ -35,7 +35,8 @@ pub(crate) const CANCEL: RoutePolicy = RoutePolicy::ADMIN.or_submit();
     responses((status = 200, description = "The outcome.", body = BulkResult))
 )]
 pub(crate) async fn cancel(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
-    const LIVE: Change<'static> = Change { statuses: &[Status::Queued, Status::Leased, Status::Running], goes_on: false, as_of: None };
+    const LIVE: Change<'static> =
+        Change { statuses: &[Status::Queued, Status::Leased, Status::Running], goes_on: false, with_dependents: false, as_of: None };
     apply(&app, &caller, body.read()?, LIVE, |task| op::Cancel { task }.into()).await
 }
 
@@ -45,16 +46,18 @@ pub(crate) const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 ///
 /// Tasks are named by their ids or by a filter, at most 1000 a call, the oldest first; if `more` is true, call again. Tasks that depend on
 /// others of them are queued after these. Tasks in other states do not count, nor do, with a member key, those in whose contexts keys outside the team have tasks too. With `dry_run`, the call only counts, and its `as_of`
-/// binds the call that follows to the tasks that were there then. A `policy` gives their runs other limits.
+/// binds the call that follows to the tasks that were there then. A `policy` gives their runs other limits. `with_dependents` also queues
+/// those again that were cancelled because one of these tasks did not complete, at most 10000 a call.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks:requeue", operation_id = "requeueTasks", tag = "tasks", request_body = BulkRequeue,
     responses((status = 200, description = "The outcome.", body = BulkResult))
 )]
 pub(crate) async fn requeue(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
-    const OVER: Change<'static> = Change { statuses: &[Status::Failed, Status::Dead, Status::Cancelled], goes_on: true, as_of: None };
-    let BulkRequeue { bulk, policy } = body.read()?;
+    const OVER: &[Status] = &[Status::Failed, Status::Dead, Status::Cancelled];
+    let BulkRequeue { bulk, policy, with_dependents } = body.read()?;
     let limits = allowed(&app, policy.as_ref())?;
-    apply(&app, &caller, bulk, OVER, |task| op::Requeue { task, limits }.into()).await
+    let change = Change { statuses: OVER, goes_on: true, with_dependents, as_of: None };
+    apply(&app, &caller, bulk, change, |task| op::Requeue { task, limits }.into()).await
 }
 
 /// A dry run counts no further than this, so that it ends before the client gives up.
@@ -62,6 +65,9 @@ const MAX_COUNTED: usize = 100_000;
 
 /// How many tasks that must wait for others a call tries before it gives up.
 const MAX_TRIED: usize = 10 * MAX_BATCH;
+
+/// How many tasks a call changes because they depend on those that it names.
+const MAX_DEPENDENTS: usize = 10 * MAX_BATCH;
 
 /// The most unchanged tasks that the answer names.
 const MAX_NOT_CHANGED: usize = 20;
@@ -73,13 +79,16 @@ struct Change<'a> {
     statuses: &'a [Status],
     /// The tasks run again. So tasks in contexts that are shared with others are left out, and the oldest tasks come first.
     goes_on: bool,
+    /// Also changes the tasks that were cancelled because one of the others did not complete.
+    with_dependents: bool,
     /// Tasks that were created or ended after this time are left out.
     as_of: Option<Ms>,
 }
 
 /// Changes the tasks. Only tasks that the call would change count, so a client that repeats the call while `more` is true comes to an end.
 async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, op: impl Fn(TaskId) -> Op) -> HandlerResult {
-    let limit = if bulk.dry_run { MAX_COUNTED } else { MAX_BATCH };
+    // The dependents of each task are looked up by a query of their own.
+    let limit = if bulk.dry_run && !change.with_dependents { MAX_COUNTED } else { MAX_BATCH };
     let change = Change { as_of: bulk.as_of, ..change };
     // Taken before the tasks are read, so that the count includes everything that existed at this time.
     let as_of = bulk.dry_run.then(|| bulk.as_of.unwrap_or_else(|| app.engine.clock.now()));
@@ -95,11 +104,18 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, 
             None => None,
         },
     };
+    // Tasks that are named by their ids may be queued again already.
+    let mut roots = Vec::new();
     let (tasks, mut next) = match (bulk.named, &filter) {
-        (Named::Ids(ids), _) => (changeable(app, caller, &ownership::tasks(app, caller, ids).await?, change).await?, None),
+        (Named::Ids(ids), _) => {
+            roots = ownership::tasks(app, caller, ids).await?;
+            (ids_of(&changeable(app, caller, &roots, change).await?), None)
+        }
         (Named::Filter(_), Some(filter)) => named_by(app, caller, filter, change, limit, Position::default()).await?,
         (Named::Filter(_), None) => (Vec::new(), None),
     };
+    roots.extend(&tasks);
+    let tasks = with_dependents(app, caller, tasks, roots, change).await?;
     let mut matched = tasks.len();
     if bulk.dry_run {
         return ok(&BulkResult { matched: matched as i64, changed: 0, more: next.is_some(), as_of, not_changed: Vec::new() });
@@ -113,6 +129,7 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, 
         && let (Some(from), Some(filter)) = (next, &filter)
     {
         let (tasks, behind) = named_by(app, caller, filter, change, limit, from).await?;
+        let tasks = with_dependents(app, caller, tasks.clone(), tasks, change).await?;
         (matched, next) = (matched + tasks.len(), behind);
         changed = change_all(app, caller, tasks, &op, &mut not_changed).await?;
     }
@@ -161,8 +178,8 @@ async fn change_all(
     }
 }
 
-/// The tasks that the call would change, oldest first. A running task with a requested cancel is not changed again.
-async fn changeable(app: &AppState, caller: &Caller, ids: &[TaskId], change: Change<'_>) -> Result<Vec<TaskId>, Error> {
+/// Those of the tasks that the call would change, oldest first. A running task with a requested cancel is not changed again.
+async fn changeable(app: &AppState, caller: &Caller, ids: &[TaskId], change: Change<'_>) -> Result<Vec<TaskState>, Error> {
     let is_counted = |task: &TaskState| change.as_of.zip(task.finished_at).is_none_or(|(as_of, ended)| ended <= as_of);
     let fits = |task: &TaskState| {
         change.statuses.contains(&task.status) && !(task.status.is_active() && task.cancel_requested) && is_counted(task)
@@ -173,8 +190,55 @@ async fn changeable(app: &AppState, caller: &Caller, ids: &[TaskId], change: Cha
         let shared = ownership::shared(app, caller, states.iter().map(|task| task.context_id.clone()).collect()).await?;
         states.retain(|task| !shared.contains(&task.context_id));
     }
-    let tasks: BTreeSet<TaskId> = states.iter().map(|task| task.id).collect();
-    Ok(tasks.into_iter().collect())
+    states.sort_unstable_by_key(|task| task.id);
+    states.dedup_by_key(|task| task.id);
+    Ok(states)
+}
+
+fn ids_of(tasks: &[TaskState]) -> Vec<TaskId> {
+    tasks.iter().map(|task| task.id).collect()
+}
+
+/// Adds the tasks that were cancelled because one of `open` did not complete, and those that were cancelled because of them in turn.
+///
+/// # Errors
+/// There are more than [`MAX_DEPENDENTS`].
+async fn with_dependents(
+    app: &AppState,
+    caller: &Caller,
+    tasks: Vec<TaskId>,
+    mut open: Vec<TaskId>,
+    change: Change<'_>,
+) -> Result<Vec<TaskId>, Error> {
+    if !change.with_dependents {
+        return Ok(tasks);
+    }
+    let named = tasks.len();
+    let mut all: BTreeSet<TaskId> = tasks.into_iter().collect();
+    while let Some(task) = open.pop() {
+        let filter = TaskFilter { depends_on: Some(task), status: Some(Status::Cancelled), ..TaskFilter::default() };
+        let filter = ownership::filter(app, caller, filter).await?;
+        let mut last = None;
+        loop {
+            let page = app.store.oldest_task_ids(&filter, last, MAX_BATCH as i64).await?;
+            for dependent in changeable(app, caller, &page, change).await? {
+                let is_for_another = dependent.failure.as_ref().is_some_and(|failure| failure.reason == Reason::DependencyFailed);
+                if is_for_another && all.insert(dependent.id) && dependent.has_dependents {
+                    open.push(dependent.id);
+                }
+            }
+            if all.len() - named > MAX_DEPENDENTS {
+                let text = "More than 10000 tasks were cancelled because these did not complete: requeue these alone, and then the others \
+                    by a filter with depends_on";
+                return Err(Error::field("with_dependents", text));
+            }
+            last = page.last().copied().filter(|_| page.len() == MAX_BATCH);
+            if last.is_none() {
+                break;
+            }
+        }
+    }
+    Ok(all.into_iter().collect())
 }
 
 /// Where a call continues in the results of its filter: at a status of the change, after a task.
@@ -203,7 +267,7 @@ async fn named_by(
             true => app.store.oldest_task_ids(&filter, at.last, MAX_BATCH as i64).await?,
             false => app.store.task_ids(&filter, &Page { limit: MAX_BATCH as i64, before: at.last }).await?,
         };
-        let found = changeable(app, caller, &page, Change { statuses: &[*status], ..change }).await?;
+        let found = ids_of(&changeable(app, caller, &page, Change { statuses: &[*status], ..change }).await?);
         let room = limit - tasks.len();
         tasks.extend(found.iter().take(room));
         // One task above the limit shows that there are more.

@@ -195,7 +195,7 @@ async fn completed(
     let result = match result {
         StoredResult::Now(result) => {
             app.engine.last_seen.record(&result.worker_id, None);
-            note_clone_for_run(app, caller, &result);
+            note_clone_for_run(app, caller, task, &result);
             now = match written {
                 Some(output) => Arc::new(RunResult { output: Some(output), ..(*result).clone() }),
                 None => result,

@@ -210,10 +210,10 @@ pub(crate) async fn complete(State(app): State<AppState>, caller: Caller, path: 
     }
     let mut is_holder = false;
     for (position, outcome) in positions.into_iter().zip(app.engine.writers.submit_all(commands).await) {
-        let outcome = outcome.and_then(|reply::Completed { result, .. }| match result {
+        let outcome = outcome.and_then(|reply::Completed { task, result }| match result {
             StoredResult::UsageOnly(refusal) => Err(refusal.into()),
             StoredResult::Now(result) => {
-                note_clone_for_run(&app, &caller, &result);
+                note_clone_for_run(&app, &caller, &task, &result);
                 Ok(true)
             }
             StoredResult::Before(_) => Ok(false),

@@ -140,6 +140,7 @@ fn lease(row: &Fields) -> Field<PastLease> {
         ended_at: if status == LeaseStatus::Expired { expires_at } else { last_heartbeat.max(started_at) },
         completed: is_completed,
         reason: None,
+        message: None,
         model: None,
         usage: None,
     })
