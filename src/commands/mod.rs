@@ -31,6 +31,7 @@ mod project;
 mod queue;
 mod records;
 mod retry;
+mod revocation;
 mod server_calls;
 mod shell_completion;
 mod show;
