@@ -19,6 +19,7 @@ use bloom_api::values::{Int, ShortName};
 use bloom_client::part;
 use bloom_config as config;
 use bloom_core::api_key::{MAX_QUOTA_BYTES, MAX_QUOTA_TASKS, Quota, Scope};
+use bloom_core::audit::{Actor, is_name_of_another_actor};
 use bloom_core::command::Rejection;
 use bloom_core::similar::did_you_mean;
 
@@ -338,13 +339,35 @@ fn names(keys: &Value) -> impl Iterator<Item = &str> {
     keys.as_array().into_iter().flatten().filter_map(|key| key["name"].as_str())
 }
 
-/// Says so if no key has the name of an owner. Only admins may list the keys; others are told nothing.
+/// Says so if no key has this name. Only admins may list the keys; others are told nothing.
 pub(crate) async fn tell_if_unknown(server: &Server, name: &str) {
-    let Ok(keys) = server.get("api/runtime/keys").await else { return };
-    if !names(&keys).any(|known| known == name) {
-        let meant = did_you_mean(name, names(&keys));
+    if let Ok(keys) = server.get("api/runtime/keys").await {
+        tell_if_not_among(&keys, name);
+    }
+}
+
+fn tell_if_not_among(keys: &Value, name: &str) {
+    if find(keys, name).is_none() {
+        let meant = did_you_mean(name, names(keys));
         term::info(&format!("No key has the name {name} now{meant}: check the spelling."));
     }
+}
+
+/// Says why a filter by this owner may find nothing: only tasks of submit and member keys have an owner. Only admins may list the keys;
+/// others are told nothing.
+pub(crate) async fn tell_of_owner(server: &Server, name: &str) {
+    let Ok(keys) = server.get("api/runtime/keys").await else { return };
+    let (whose, actor) = match find(&keys, name) {
+        Some(key) if !key["scope"].as_str().and_then(Scope::parse).is_some_and(Scope::owns_tasks) => {
+            (format!("{name} has the scope {}", key["scope"].as_str().unwrap_or_default()), format!("key:{name}"))
+        }
+        None if is_name_of_another_actor(name) => ("The key in the server's settings has no name".to_owned(), Actor::Api.to_string()),
+        _ => return tell_if_not_among(&keys, name),
+    };
+    term::info(&format!(
+        "{whose}, and only tasks of submit and member keys have an owner. To see what it created: \
+         bloom-runtime audit --actor {actor} --action task_created"
+    ));
 }
 
 /// Says so if none of the keys, besides this one, has the team, though some have another. Only admins may list the keys; others are told nothing.

@@ -94,6 +94,31 @@ fn a_team_that_no_key_has_is_told() {
 }
 
 #[test]
+fn tasks_of_keys_without_an_owner_are_found_otherwise() {
+    let server = keyed(Database::Sqlite);
+    run(async {
+        let user = User::at(&server).with("BLOOM_KEY", ADMIN);
+        let key = user.does(&["key", "create", "boss", "--scope", "admin"]).ok();
+        user.does(&["key", "create", "ci", "--scope", "submit"]).ok();
+        let boss = User::at(&server).with("BLOOM_KEY", key.trim_end());
+        let of_boss = boss.does(&["task", "submit", "--agent", "nobody", "Say hello"]).ok();
+        let of_first = user.does(&["task", "submit", "--agent", "nobody", "Say hello"]).ok();
+        for (owner, actor, id) in [("boss", "key:boss", of_boss.clone()), ("key:boss", "key:boss", of_boss), ("admin", "api", of_first)] {
+            let told = format!("bloom-runtime audit --actor {actor} --action task_created");
+            for look in [&["task", "list"][..], &["task", "cancel", "--yes"]] {
+                let said = user.does(&[look, &["--owner", owner]].concat()).ends(0).err;
+                assert!(said.contains("only tasks of submit and member keys have an owner") && said.contains(&told), "{said}");
+            }
+            let created = user.does(&["audit", "--actor", actor, "--action", "task_created", "-o", "json"]).json();
+            assert_eq!(created[0]["entity_id"], id.trim_end(), "{created}");
+        }
+        let said = user.does(&["task", "list", "--owner", "ci"]).ends(0).err;
+        assert!(!said.contains("have an owner"), "{said}");
+        assert!(user.does(&["usage", "--creator", "admin"]).ends(0).err.contains("--creator api"));
+    });
+}
+
+#[test]
 fn usage_of_a_creator_is_found_by_the_name_of_the_key() {
     let server = keyed(Database::Sqlite);
     run(async {
