@@ -101,6 +101,11 @@ impl Filters {
         self.team.as_deref()
     }
 
+    /// These filters without those that look at how the last run ended, which a requeue changes.
+    pub fn of_any_run(&self) -> Self {
+        Self { status: Vec::new(), failed: false, asks: false, worker: None, finished_since: None, ..self.clone() }
+    }
+
     /// # Errors
     /// The times leave nothing that could match.
     pub fn check(&self) -> Result<(), CommandError> {

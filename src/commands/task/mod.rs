@@ -6,6 +6,7 @@ mod batches;
 mod bulk;
 mod checkout;
 mod delete;
+mod dependents;
 mod directory;
 mod edit;
 pub(crate) mod fields;
