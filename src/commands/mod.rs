@@ -29,6 +29,7 @@ mod output_format;
 mod progress;
 mod project;
 mod queue;
+mod quota;
 mod records;
 mod retry;
 mod revocation;

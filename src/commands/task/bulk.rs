@@ -18,7 +18,7 @@ use crate::interrupt::or_interrupted;
 use crate::progress::{Progress, number, tasks};
 use crate::server_calls::{Server, read};
 use crate::show::{self, Shown};
-use crate::{columns, ids, term};
+use crate::{columns, ids, quota, term};
 use bloom_api::answers::{BulkResult, NotChanged};
 use bloom_api::bulk::{Bulk, BulkRequeue, Named};
 use bloom_api::lists::MAX_IDS;
@@ -137,7 +137,10 @@ async fn run(action: BulkAction, args: Changed, policy: Option<PolicyChange>, se
         let selection = Selection { ids, ..args.selection };
         failures.extend(change(action, Changed { selection, ..args }, policy, server, shown).await.err());
     }
-    CommandError::all(&failures)
+    match CommandError::all(&failures) {
+        Err(failure) => Err(quota::with_what_to_do(failure, server).await),
+        done => done,
+    }
 }
 
 async fn change(
