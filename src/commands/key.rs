@@ -11,7 +11,7 @@ use super::key_file::NewKeyFile;
 use super::number::within;
 use super::server_calls::{Server, read};
 use super::show::{self, Form, Shown};
-use super::{columns, term, when};
+use super::{columns, revocation, term, when};
 use crate::CommandError;
 use bloom_api::keys::{CreatedKey, EnrolledName, KeyName, KeyRotation, NewEnrollment, NewKey, NewQuota};
 use bloom_api::time_text::seconds_until;
@@ -19,6 +19,7 @@ use bloom_api::values::{Int, ShortName};
 use bloom_client::part;
 use bloom_config as config;
 use bloom_core::api_key::{MAX_QUOTA_BYTES, MAX_QUOTA_TASKS, Quota, Scope};
+use bloom_core::audit::{Actor, is_name_of_another_actor};
 use bloom_core::command::Rejection;
 use bloom_core::similar::did_you_mean;
 
@@ -102,7 +103,7 @@ pub enum KeyCommand {
     },
     /// Revoke keys: servers refuse them from now on
     ///
-    /// The command asks, unless --yes is given.
+    /// The command says what happens to the tasks that they created, or to the runs of their worker, and asks, unless --yes is given.
     #[command(aliases = ["rm", "delete", "remove"])]
     Revoke {
         /// Do not ask: for scripts
@@ -217,9 +218,13 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
                 None => "The secret that it had is refused from now on.".to_owned(),
             });
             if let Some(worker) = worker {
+                let (when, runs) = match former {
+                    Some(_) => ("by then", String::new()),
+                    None => ("now", revocation::of_runs(server, &worker).await),
+                };
                 term::info(&format!(
-                    "The agent of {worker} needs the new secret by then: put it into the file of its --key-file. An agent that has enrolled \
-                     with a join token takes a new token instead, which gives it another key: \
+                    "The agent of {worker} needs the new secret {when}: put it into the file of its --key-file.{runs} An agent that has \
+                     enrolled with a join token takes a new token instead, which gives it another key: \
                      bloom-runtime key create {worker}-again --scope join --worker {worker}"
                 ));
             }
@@ -256,18 +261,22 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
             }
         }
         KeyCommand::Revoke { yes, names } => {
-            must_exist(server, &names).await?;
+            let effects = effects(server, &names).await?;
             let caller = server.get("api/runtime/whoami").await.unwrap_or_default();
             if let Some(own) = names.iter().find(|name| caller["key"]["name"].as_str() == Some(name.as_str())) {
                 term::info(&format!("Warning: {own} is the key of this call: you will be locked out, unless you have another one."));
             }
-            if !yes && !confirm("revoke", &names.join(", ")).await? {
-                term::info("Nothing was changed.");
-                return Ok(());
+            if !yes {
+                let known = names.iter().zip(&effects).filter(|(_, effect)| !effect.is_empty());
+                known.for_each(|(name, effect)| term::info(&format!("{name}: {effect}")));
+                if !confirm("revoke", &names.join(", ")).await? {
+                    term::info("Nothing was changed.");
+                    return Ok(());
+                }
             }
-            for name in &names {
+            for (name, effect) in names.iter().zip(&effects) {
                 told(server.delete(&format!("api/runtime/keys/{}", part(name))).await, name, server).await?;
-                term::info(&format!("{name} is revoked."));
+                term::info(format!("{name} is revoked. {effect}").trim_end());
             }
             Ok(())
         }
@@ -283,20 +292,29 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
 async fn limits_of(name: &str, server: &Server) -> Vec<&'static str> {
     // The list is needed only for a hint, so the command does not fail if it can't be read.
     let keys = server.get("api/runtime/keys").await.unwrap_or_default();
-    let key = keys.as_array().into_iter().flatten().find(|key| key["name"] == name);
+    let key = find(&keys, name);
     let limits = ["max_open_tasks", "max_tasks_per_minute", "max_stored_bytes"];
     limits.into_iter().filter(|limit| key.is_some_and(|key| key["quota"][*limit].is_number())).collect()
 }
 
-/// Nobody is asked about a key that does not exist. If the list can't be read, the call itself tells why.
-async fn must_exist(server: &Server, wanted: &[String]) -> Result<(), CommandError> {
-    let Ok(keys) = server.get("api/runtime/keys").await else { return Ok(()) };
-    let missing = wanted.iter().filter(|name| !names(&keys).any(|known| known == name.as_str()));
-    let told = missing.map(|name| {
-        let text = format!("{}{}", Rejection::KeyNotFound, did_you_mean(name, names(&keys)));
-        CommandError::from(text).about(name)
-    });
-    CommandError::all(&told.collect::<Vec<_>>())
+/// What the revocation of each of these keys means. They are read before, because the key of this call may be one of them. If the list of
+/// keys can't be read, the revocation itself tells why.
+///
+/// # Errors
+/// One of them does not exist: nobody is asked about it.
+async fn effects(server: &Server, wanted: &[String]) -> Result<Vec<String>, CommandError> {
+    let Ok(keys) = server.get("api/runtime/keys").await else { return Ok(vec![String::new(); wanted.len()]) };
+    let (mut effects, mut missing) = (Vec::new(), Vec::new());
+    for name in wanted {
+        match find(&keys, name) {
+            Some(key) => effects.push(revocation::effects(server, key).await),
+            None => {
+                let text = format!("{}{}", Rejection::KeyNotFound, did_you_mean(name, names(&keys)));
+                missing.push(CommandError::from(text).about(name));
+            }
+        }
+    }
+    CommandError::all(&missing).map(|()| effects)
 }
 
 /// Says which key failed, and which one may be meant if there is none with this name.
@@ -313,17 +331,43 @@ async fn told(done: Result<Value, CommandError>, name: &str, server: &Server) ->
     Err(CommandError { message: failure.message + &did_you_mean(name, names(&keys)), ..failure })
 }
 
+fn find<'a>(keys: &'a Value, name: &str) -> Option<&'a Value> {
+    keys.as_array().into_iter().flatten().find(|key| key["name"] == name)
+}
+
 fn names(keys: &Value) -> impl Iterator<Item = &str> {
     keys.as_array().into_iter().flatten().filter_map(|key| key["name"].as_str())
 }
 
-/// Says so if no key has the name of an owner. Only admins may list the keys; others are told nothing.
+/// Says so if no key has this name. Only admins may list the keys; others are told nothing.
 pub(crate) async fn tell_if_unknown(server: &Server, name: &str) {
-    let Ok(keys) = server.get("api/runtime/keys").await else { return };
-    if !names(&keys).any(|known| known == name) {
-        let meant = did_you_mean(name, names(&keys));
+    if let Ok(keys) = server.get("api/runtime/keys").await {
+        tell_if_not_among(&keys, name);
+    }
+}
+
+fn tell_if_not_among(keys: &Value, name: &str) {
+    if find(keys, name).is_none() {
+        let meant = did_you_mean(name, names(keys));
         term::info(&format!("No key has the name {name} now{meant}: check the spelling."));
     }
+}
+
+/// Says why a filter by this owner may find nothing: only tasks of submit and member keys have an owner. Only admins may list the keys;
+/// others are told nothing.
+pub(crate) async fn tell_of_owner(server: &Server, name: &str) {
+    let Ok(keys) = server.get("api/runtime/keys").await else { return };
+    let (whose, actor) = match find(&keys, name) {
+        Some(key) if !key["scope"].as_str().and_then(Scope::parse).is_some_and(Scope::owns_tasks) => {
+            (format!("{name} has the scope {}", key["scope"].as_str().unwrap_or_default()), format!("key:{name}"))
+        }
+        None if is_name_of_another_actor(name) => ("The key in the server's settings has no name".to_owned(), Actor::Api.to_string()),
+        _ => return tell_if_not_among(&keys, name),
+    };
+    term::info(&format!(
+        "{whose}, and only tasks of submit and member keys have an owner. To see what it created: \
+         bloom-runtime audit --actor {actor} --action task_created"
+    ));
 }
 
 /// Says so if none of the keys, besides this one, has the team, though some have another. Only admins may list the keys; others are told nothing.

@@ -12,7 +12,7 @@ use super::{columns, key, project, shell_completion, term, when};
 use crate::CommandError;
 use bloom_api::reports::UsageRow;
 use bloom_api::usage::usage_key;
-use bloom_core::audit::is_name_of_another_actor;
+use bloom_core::audit::{Actor, is_name_of_another_actor};
 use bloom_core::{DAY_MS, Ms};
 
 const PATH: &str = "api/runtime/usage";
@@ -55,7 +55,7 @@ struct UsageFilters {
     /// Only tasks that keys of this team created
     #[arg(long, value_name = "TEAM", value_parser = NonEmptyStringValueParser::new())]
     team: Option<String>,
-    /// Only tasks that were created by: admin, or the key with this name: alice, or key:alice as in `audit`
+    /// Only tasks that were created by: the key with this name (alice, or key:alice as in `audit`), or api: a key without a name
     #[arg(long, value_name = "CREATOR", value_parser = NonEmptyStringValueParser::new().map(actor))]
     creator: Option<String>,
     /// Only tasks with this label; may be repeated
@@ -111,8 +111,17 @@ pub(crate) async fn run(UsageArgs { by, filters }: UsageArgs, server: &Server, s
         if let Some(project) = project {
             project::tell_if_unknown(server, &project).await;
         }
-        if let Some(name) = creator.as_deref().and_then(|creator| creator.strip_prefix("key:")) {
-            key::tell_if_unknown(server, name).await;
+        match creator.as_deref() {
+            // The audit trail names a key without a name `admin` in calls that only admins make, but submit keys create tasks, too.
+            Some(creator) if creator == Actor::Admin.to_string() => {
+                term::info("Tasks of a key without a name are created by api: --creator api");
+            }
+            Some(creator) => {
+                if let Some(name) = creator.strip_prefix("key:") {
+                    key::tell_if_unknown(server, name).await;
+                }
+            }
+            None => {}
         }
         if let Some(team) = team {
             key::tell_if_team_is_unknown(server, &team, None).await;

@@ -1,6 +1,6 @@
 //! Sends many tasks in batches. Each batch takes effect completely or not at all.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 use serde_json::value::{RawValue, to_raw_value};
@@ -13,7 +13,7 @@ use crate::interrupt::{answered, is_interrupted};
 use crate::progress::Progress;
 use crate::server_calls::Server;
 use crate::show::{self, Form};
-use crate::{columns, project, term};
+use crate::{columns, project, quota, term};
 use bloom_api::new_tasks::MAX_BATCH;
 
 /// By default, a server accepts 1 MiB per call. The difference leaves room for the JSON around the tasks.
@@ -73,7 +73,8 @@ pub(crate) enum End {
     Unacknowledged,
 }
 
-/// Sends batch after batch, until Ctrl-C. `made` is correct even after a failure.
+/// Sends batch after batch, until Ctrl-C; smaller ones if the quota of the key has no room for a batch. `made` is correct even
+/// after a failure.
 ///
 /// `form`: the format in which the tasks are printed when they are created; `None`: they are not printed.
 ///
@@ -88,12 +89,17 @@ pub(crate) async fn send(
 ) -> Result<End, CommandError> {
     let mut feed = form.filter(|form| !form.is_data()).map(|form| show::Feed::new(form, &columns::TASKS));
     let mut told = BTreeSet::new();
-    for batch in batches(lines) {
+    let (mut left, mut most) = (VecDeque::from(batches(lines)), MAX_BATCH);
+    while let Some(range) = left.pop_front() {
         if is_interrupted() {
             return Ok(End::Interrupted);
         }
-        let batch = &lines[batch];
-        let left = match (batch[0].number, lines[lines.len() - 1].number) {
+        let end = range.end.min(range.start + most);
+        if end < range.end {
+            left.push_front(end..range.end);
+        }
+        let batch = &lines[range.start..end];
+        let unsent = match (batch[0].number, lines[lines.len() - 1].number) {
             (first, last) if first == last => format!("line {first} was"),
             (first, last) => format!("lines {first} to {last} were"),
         };
@@ -102,19 +108,25 @@ pub(crate) async fn send(
         let Some(sent) = answered(server.post_surely("api/runtime/llm-tasks:batch", &body)).await else {
             return Ok(End::Unacknowledged);
         };
+        if batch.len() > 1 && sent.as_ref().is_err_and(quota::has_room_for_less) {
+            // So as many tasks are created as there is room for; a long file would otherwise fit only when all earlier tasks have ended.
+            most = batch.len() / 2;
+            left.push_front(range.start..end);
+            continue;
+        }
         let sent = sent.map_err(|failure| match conflicting(batch, &failure.message) {
             Some((line, key)) => CommandError {
                 message: format!(
-                    "line {line}: the idempotency key {key} was used for another task, with another context_id, agent_slug or prompt; {left} \
+                    "line {line}: the idempotency key {key} was used for another task, with another context_id, agent_slug or prompt; {unsent} \
                      not submitted"
                 ),
                 ..failure
             },
-            None => failure.about(&format!("{left} not submitted")),
+            None => failure.about(&format!("{unsent} not submitted")),
         });
         let mut answer = match sent {
             Ok(answer) => answer,
-            Err(failure) => return Err(project::with_meant(failure, server).await),
+            Err(failure) => return Err(project::with_meant(quota::with_what_to_do(failure, server).await, server).await),
         };
         let Value::Array(tasks) = answer["tasks"].take() else {
             return Err("the server's answer has no tasks, which its API promises".to_owned().into());

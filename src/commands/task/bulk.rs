@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 use uuid::Uuid;
 
+use super::dependents::{self, Requeued};
 use super::fields::OtherLimits;
 use super::list;
 use super::selection::{Changed, Selection};
@@ -15,9 +16,9 @@ use crate::confirm::confirm;
 use crate::ids::path;
 use crate::interrupt::or_interrupted;
 use crate::progress::{Progress, number, tasks};
-use crate::server_calls::{Server, read, with_query};
+use crate::server_calls::{Server, read};
 use crate::show::{self, Shown};
-use crate::{columns, ids, term};
+use crate::{columns, ids, quota, term};
 use bloom_api::answers::{BulkResult, NotChanged};
 use bloom_api::bulk::{Bulk, BulkRequeue, Named};
 use bloom_api::lists::MAX_IDS;
@@ -26,7 +27,7 @@ use bloom_api::requests::Requeue;
 use bloom_api::tasks::Task;
 use bloom_api::time_limit::PolicyChange;
 use bloom_api::words::Word;
-use bloom_core::task::{Reason, Status};
+use bloom_core::task::Status;
 
 /// A million tasks in total. Without a limit, the command would never end while a client keeps creating matching tasks.
 const MAX_ROUNDS: usize = 1000;
@@ -136,7 +137,10 @@ async fn run(action: BulkAction, args: Changed, policy: Option<PolicyChange>, se
         let selection = Selection { ids, ..args.selection };
         failures.extend(change(action, Changed { selection, ..args }, policy, server, shown).await.err());
     }
-    CommandError::all(&failures)
+    match CommandError::all(&failures) {
+        Err(failure) => Err(quota::with_what_to_do(failure, server).await),
+        done => done,
+    }
 }
 
 async fn change(
@@ -157,7 +161,7 @@ async fn change(
                 CommandError { message: failure.message + &same, ..failure }.about(id)
             })?;
             if matches!(action, BulkAction::Requeue) {
-                tell_of_dependents(server, id).await;
+                dependents::tell(server, Requeued::Ids(&args.selection.ids)).await;
             }
             match shown.form() {
                 Some(form) => show::one(form, &columns::TASKS, &answer),
@@ -172,25 +176,6 @@ async fn change(
             }
         }
         ids => by_ids(action, ids, (args.dry_run, policy), server, shown).await,
-    }
-}
-
-/// Says which tasks stay cancelled that were cancelled because this one did not complete.
-async fn tell_of_dependents(server: &Server, id: &str) {
-    // The failures of the cancelled dependents name the task.
-    let status = Status::Cancelled.as_str().to_owned();
-    let query = [("status", status), ("search", id.to_owned()), ("limit", MAX_REASONS.to_string())];
-    // The call is needed only for a hint, so the command does not fail if it does.
-    let Ok((found, _)) = server.page(&with_query("api/runtime/llm-tasks", &query)).await else { return };
-    let found: Vec<Task> = show::read_all(&found).unwrap_or_default();
-    let depends = |task: &&Task| {
-        let failure = task.failure.as_ref();
-        failure.is_some_and(|failure| failure.reason == Reason::DependencyFailed && failure.message.contains(id))
-    };
-    let named: Vec<String> = found.iter().filter(depends).map(|task| ids::short(&task.id)).collect();
-    if !named.is_empty() {
-        let named = named.join(" ");
-        term::info(&format!("Tasks that depend on it stay cancelled. To queue them again: bloom-runtime task retry {named}"));
     }
 }
 
@@ -214,6 +199,9 @@ async fn by_ids(
     let all = or_interrupted(calls, || stopped(action, &progress, ids.len() as u64)).await?;
     drop(progress);
     print(&all, shown)?;
+    if matches!(action, BulkAction::Requeue) && all.changed > 0 {
+        dependents::tell(server, Requeued::Ids(ids)).await;
+    }
     let done = if dry_run { all.matched } else { all.changed };
     let what = if dry_run { format!("to {}", action.verb()) } else { action.done().to_owned() };
     let told = format!("{} of {}: {what}", number(done), tasks(ids.len() as i64));
@@ -314,6 +302,9 @@ async fn by_filter(
     };
     let all = or_interrupted(rounds, || stopped(action, &progress, total)).await?;
     drop(progress);
+    if matches!(action, BulkAction::Requeue) && all.changed > 0 {
+        dependents::tell(server, Requeued::Matching(&args.selection.filters)).await;
+    }
     let not_changed = all.not_changed.iter().map(reason).collect::<String>();
     if !not_changed.is_empty() {
         print(&all, shown)?;

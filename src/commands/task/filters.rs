@@ -37,7 +37,7 @@ pub struct Filters {
     /// Only of this project, by the name that it had when they were created
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::projects))]
     project: Option<String>,
-    /// Only created by the submit or member key with this name: alice, or key:alice as in `audit` and `usage`
+    /// Only created by the submit or member key with this name: alice, or key:alice as in `audit` and `usage`. Tasks of other keys have no owner
     #[arg(long, value_name = "KEY", value_parser = owner)]
     owner: Option<String>,
     /// Only created by keys of this team
@@ -99,6 +99,11 @@ impl Filters {
 
     pub fn team(&self) -> Option<&str> {
         self.team.as_deref()
+    }
+
+    /// These filters without those that look at how the last run ended, which a requeue changes.
+    pub fn of_any_run(&self) -> Self {
+        Self { status: Vec::new(), failed: false, asks: false, worker: None, finished_since: None, ..self.clone() }
     }
 
     /// # Errors

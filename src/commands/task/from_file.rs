@@ -20,7 +20,7 @@ use crate::interrupt::{blocking, or_interrupted};
 use crate::progress::{Progress, number, tasks};
 use crate::server_calls::{Server, failed};
 use crate::show::{self, Form};
-use crate::{columns, ids, term, when};
+use crate::{columns, ids, quota, term, when};
 use bloom_api::ids::IdPart;
 use bloom_api::new_tasks::NewTask;
 use bloom_api::wire::Wire;
@@ -127,9 +127,16 @@ pub(crate) async fn submit(
             format!("{look}Remove the first {} lines from the file before you go on with the others.", number(last as u64))
         }
     };
-    let end = sent.map_err(|failure| match last {
-        0 => failure,
-        _ => CommandError { message: format!("{}\n{}", failure.message, how(true)), ..failure },
+    let first = lines.first().map_or(0, |line| line.number);
+    let end = sent.map_err(|failure| {
+        let (accepted, is_full) = (submitted_lines(first, last), quota::is_refusal(&failure));
+        let message = match (last, is_full) {
+            (0, false) => failure.message,
+            (0, true) => format!("{}\nWait for room in the quota. {}", failure.message, how(true)),
+            (_, false) => format!("{}\n{accepted} {}", failure.message, how(true)),
+            (_, true) => format!("{}\n{accepted} Wait for room in the quota. {}", failure.message, how(true)),
+        };
+        CommandError { message, ..failure }
     })?;
     let is_known = match end {
         End::All => {
@@ -150,6 +157,10 @@ pub(crate) async fn submit(
     let perhaps = if is_known { "" } else { ", perhaps another batch" };
     let how = how(is_known);
     Err(CommandError::interrupted(format!("interrupted: {} of {} lines were submitted{perhaps}. {how}", number(done), number(total))))
+}
+
+fn submitted_lines(first: usize, last: usize) -> String {
+    if first == last { format!("Line {last} was submitted.") } else { format!("Lines {first} to {last} were submitted.") }
 }
 
 /// The whole ids for the parts of ids in `depends_on`, or why there is none.

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::filters::Filters;
 use crate::progress::number;
 use crate::server_calls::Server;
-use crate::term;
+use crate::{key, known_agents, project, term};
 use bloom_client::Error;
 use bloom_core::task::Status;
 
@@ -34,11 +34,27 @@ pub(crate) async fn newest(server: &Server, filters: &Filters, search: Option<&s
     Ok((all, more))
 }
 
-/// If `--status failed` finds nothing although there are dead tasks, says so: these have failed, too, and have no attempts left.
+/// Says why the filters may find nothing: a name in them is unknown, or there are only dead tasks.
 pub(crate) async fn hint(server: &Server, filters: &Filters) {
-    if !filters.is_only(Status::Failed) {
-        return;
+    if filters.is_only(Status::Failed) {
+        tell_of_dead(server, filters).await;
     }
+    if let Some(agent) = filters.agent() {
+        known_agents::tell_if_unknown(server, agent, "").await;
+    }
+    if let Some(project) = filters.project() {
+        project::tell_if_unknown(server, project).await;
+    }
+    if let Some(owner) = filters.owner() {
+        key::tell_of_owner(server, owner).await;
+    }
+    if let Some(team) = filters.team() {
+        key::tell_if_team_is_unknown(server, team, None).await;
+    }
+}
+
+/// If `--status failed` finds nothing although there are dead tasks, says so: these have failed, too, and have no attempts left.
+async fn tell_of_dead(server: &Server, filters: &Filters) {
     // The call is needed only for a hint, so the command does not fail if it does.
     let query = filters.query(Some(Status::Dead.as_str()));
     let Ok((dead, more)) = server.list("api/runtime/llm-tasks", &query, MAX_COUNTED).await else { return };

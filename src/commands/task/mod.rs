@@ -6,6 +6,7 @@ mod batches;
 mod bulk;
 mod checkout;
 mod delete;
+mod dependents;
 mod directory;
 mod edit;
 pub(crate) mod fields;
@@ -32,7 +33,7 @@ use super::ids::path;
 use super::records::Limit;
 use super::server_calls::{Server, failed};
 use super::show::{self, Form, Shown};
-use super::{columns, describe, ids, key, known_agents, project, shell_completion, term};
+use super::{columns, describe, ids, shell_completion, term};
 use crate::CommandError;
 use artifacts::ArtifactsArgs;
 use bulk::RequeueArgs;
@@ -257,18 +258,6 @@ pub(crate) async fn run(command: TaskCommand, server: &Server, shown: Shown) -> 
             let found = list::newest(server, &filters, None, limit.read_rows()).await.map_err(failed)?;
             if found.0.is_empty() {
                 list::hint(server, &filters).await;
-                if let Some(agent) = filters.agent() {
-                    known_agents::tell_if_unknown(server, agent, "").await;
-                }
-                if let Some(project) = filters.project() {
-                    project::tell_if_unknown(server, project).await;
-                }
-                if let Some(owner) = filters.owner() {
-                    key::tell_if_unknown(server, owner).await;
-                }
-                if let Some(team) = filters.team() {
-                    key::tell_if_team_is_unknown(server, team, None).await;
-                }
             }
             limit.show(found, shown, &columns::TASKS)
         }

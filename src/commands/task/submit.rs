@@ -22,7 +22,7 @@ use crate::ids::path;
 use crate::local_repository::LocalRepository;
 use crate::server_calls::{Server, read, with_query};
 use crate::show::{self, Form, Shown};
-use crate::{columns, ids, project, shell_completion, start_event, term, when};
+use crate::{columns, ids, project, quota, shell_completion, start_event, term, when};
 use bloom_api::inherited;
 use bloom_api::tasks::Task;
 use bloom_core::file::{ArtifactKind, FileKind, MAX_OUTPUTS};
@@ -47,7 +47,8 @@ const HINT_LIMIT: Duration = Duration::from_secs(1);
 /// With --from, each line of a file is a task: a JSON object with the fields of the API, of which
 /// only `prompt` is required. Flags are the defaults for fields that a line does not have. All lines
 /// are checked first. They are submitted in batches of at most 1000, each batch completely or not at
-/// all, and the ids are printed in the order of the lines. If you submit the same file again, its
+/// all, and the ids are printed in the order of the lines. If the quota of the key has no room for a
+/// batch, smaller ones are sent, as far as there is room. If you submit the same file again, its
 /// lines create no second task, unless --again is given or --idempotency-key is different.
 ///
 /// A line may have a "name", and later lines may depend on it by that name: "depends_on": ["build"].
@@ -301,7 +302,7 @@ pub(crate) async fn create(
     body.insert("idempotency_key".into(), json!(key.map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)));
     let created = match server.post_surely("api/runtime/llm-tasks", &Value::Object(body)).await {
         Ok(created) => created,
-        Err(failure) => return Err(project::with_meant(failure, server).await),
+        Err(failure) => return Err(project::with_meant(quota::with_what_to_do(failure, server).await, server).await),
     };
     warnings(&created).for_each(|warning| term::info(&warning));
     Ok(created)

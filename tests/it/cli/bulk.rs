@@ -32,14 +32,23 @@ fn a_retry_tells_of_tasks_that_stay_cancelled() {
     run(async {
         let crew = sqlite().crew();
         let user = User::at(crew.api);
-        let first = crew.task().create().await;
+        let first = crew.task().with("labels", json!({ "batch": "first" })).create().await;
         let next = crew.task().with("depends_on", json!([first.id])).create().await;
+        let last = crew.task().with("depends_on", json!([next.id])).create().await;
         first.cancel().await.ok();
         eventually("its dependent is cancelled", || async { (next.status().await == "cancelled").then_some(()) }).await;
+        eventually("the next one is cancelled", || async { (last.status().await == "cancelled").then_some(()) }).await;
+        let told = format!(
+            "2 tasks that depend on it stay cancelled (1 directly, 1 through others). To queue them again: bloom-runtime task retry {} {}",
+            short(&next.id),
+            short(&last.id)
+        );
         let done = user.does(&["task", "retry", &first.id]).ends(0);
-        let told = format!("Tasks that depend on it stay cancelled. To queue them again: bloom-runtime task retry {}", short(&next.id));
         assert!(done.err.contains(&told), "{}", done.err);
-        let done = user.does(&["task", "retry", &next.id]).ends(0);
+        first.cancel().await.ok();
+        let by_filter = user.does(&["task", "requeue", "-l", "batch=first", "--yes"]).ends(0);
+        assert!(by_filter.err.contains(&told.replace("depend on it", "depend on them")), "{}", by_filter.err);
+        let done = user.does(&["task", "retry", &next.id, &last.id]).ends(0);
         assert!(!done.err.contains("stay cancelled"), "{}", done.err);
         first.cancel().await.ok();
     });

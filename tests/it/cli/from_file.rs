@@ -68,10 +68,38 @@ fn the_same_command_submits_what_a_quota_left_out() {
         let command = ["task", "submit", "--agent", "nobody", "--from", &from];
         let said = user.does(&command).ends(1).err;
         assert!(said.contains("lines 2 to 3 were not submitted: The quota"), "{said}");
-        assert!(said.contains("Give the same command again to go on; no line becomes a second task."), "{said}");
+        let how =
+            "Line 1 was submitted. When there is room for the others: Give the same command again to go on; no line becomes a second task.";
+        assert!(said.contains(how), "{said}");
+        let limit = "What is used: bloom-runtime key whoami. An administrator sets other limits, all at once: bloom-runtime key quota ci \
+                     --max-open-tasks N";
+        assert!(said.contains(limit), "{said}");
         admin.does(&["key", "quota", "ci", "--max-open-tasks", "3"]).ok();
         let done = user.does(&command).ends(0);
-        assert!(done.err.contains("2 new, 1 existed already"), "{}", done.err);
+        assert!(done.err.contains("1 new, 2 existed already"), "{}", done.err);
+        let said = user.does(&["task", "submit", "--agent", "nobody", "one more"]).complains(1);
+        assert!(said.contains("bloom-runtime key quota ci --max-open-tasks N"), "{said}");
+    });
+}
+
+#[test]
+fn a_file_of_more_than_the_quota_is_sent_as_far_as_there_is_room() {
+    let server = keyed(Database::Sqlite);
+    run(async {
+        let admin = User::at(&server).with("BLOOM_KEY", ADMIN);
+        let key = admin.does(&["key", "create", "ci", "--scope", "submit", "--max-open-tasks", "5"]).ends(0).out;
+        let user = User::at(&server).with("BLOOM_KEY", key.trim_end());
+        let from = file(&user, &(1..=8).map(|line| format!("{{\"prompt\": \"{line}\"}}\n")).collect::<String>());
+        let command = ["task", "submit", "--agent", "nobody", "--from", &from];
+        let said = user.does(&command).ends(1);
+        assert_eq!(said.out.lines().count(), 5, "{}", said.out);
+        let limit = "lines 6 to 8 were not submitted: The quota of this key is 5 open tasks, and 5 are open";
+        assert!(said.err.contains(limit) && said.err.contains("Lines 1 to 5 were submitted."), "{}", said.err);
+        let again = user.does(&command).ends(1);
+        assert_eq!((again.out, again.err), (said.out, said.err), "what is left stays the same");
+        admin.does(&["key", "quota", "ci", "--max-open-tasks", "8"]).ok();
+        let done = user.does(&command).ends(0);
+        assert!(done.err.contains("3 new, 5 existed already"), "{}", done.err);
     });
 }
 

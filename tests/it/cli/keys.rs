@@ -48,7 +48,13 @@ fn keys_are_created_listed_and_revoked() {
         let said = user.does(&["key", "create", "x", "--scope", "worker"]).complains(2);
         assert!(said.contains("--worker: Required"), "{said}");
         let revoked = user.does(&["key", "revoke", "--yes", "ci", "w"]).ends(0);
-        assert_eq!((revoked.out.as_str(), revoked.err.as_str()), ("", "ci is revoked.\nw is revoked.\n"));
+        assert_eq!(revoked.out, "");
+        let told = "ci is revoked. 1 waiting and 0 running tasks that it created stay, and run as before";
+        assert!(
+            revoked.err.contains(told) && revoked.err.contains("\nw is revoked. The server refuses the agent of w1"),
+            "{}",
+            revoked.err
+        );
         own.does(&["task", "list"]).complains(1);
         user.does(&["key", "revoke", "ci"]).complains(1);
 
@@ -88,6 +94,31 @@ fn a_team_that_no_key_has_is_told() {
 }
 
 #[test]
+fn tasks_of_keys_without_an_owner_are_found_otherwise() {
+    let server = keyed(Database::Sqlite);
+    run(async {
+        let user = User::at(&server).with("BLOOM_KEY", ADMIN);
+        let key = user.does(&["key", "create", "boss", "--scope", "admin"]).ok();
+        user.does(&["key", "create", "ci", "--scope", "submit"]).ok();
+        let boss = User::at(&server).with("BLOOM_KEY", key.trim_end());
+        let of_boss = boss.does(&["task", "submit", "--agent", "nobody", "Say hello"]).ok();
+        let of_first = user.does(&["task", "submit", "--agent", "nobody", "Say hello"]).ok();
+        for (owner, actor, id) in [("boss", "key:boss", of_boss.clone()), ("key:boss", "key:boss", of_boss), ("admin", "api", of_first)] {
+            let told = format!("bloom-runtime audit --actor {actor} --action task_created");
+            for look in [&["task", "list"][..], &["task", "cancel", "--yes"]] {
+                let said = user.does(&[look, &["--owner", owner]].concat()).ends(0).err;
+                assert!(said.contains("only tasks of submit and member keys have an owner") && said.contains(&told), "{said}");
+            }
+            let created = user.does(&["audit", "--actor", actor, "--action", "task_created", "-o", "json"]).json();
+            assert_eq!(created[0]["entity_id"], id.trim_end(), "{created}");
+        }
+        let said = user.does(&["task", "list", "--owner", "ci"]).ends(0).err;
+        assert!(!said.contains("have an owner"), "{said}");
+        assert!(user.does(&["usage", "--creator", "admin"]).ends(0).err.contains("--creator api"));
+    });
+}
+
+#[test]
 fn usage_of_a_creator_is_found_by_the_name_of_the_key() {
     let server = keyed(Database::Sqlite);
     run(async {
@@ -122,14 +153,47 @@ fn nobody_revokes_a_key_by_mistake() {
         let boss = User::at(&server).with("BLOOM_KEY", key.trim_end());
         let asks = boss.does(&["key", "revoke", "ci"]).complains(2);
         assert!(asks.contains("this would revoke ci") && asks.contains("--yes") && !asks.contains("locked out"), "{asks}");
+        assert!(asks.contains("ci: No task that it created is waiting or running."), "{asks}");
         let asks = boss.does(&["key", "revoke", "boss"]).complains(2);
         assert!(asks.contains("boss is the key of this call: you will be locked out"), "{asks}");
         let missing = boss.does(&["key", "revoke", "ci", "nope"]).complains(1);
         assert!(missing.contains("nope: Key not found") && !missing.contains("this would"), "{missing}");
         assert_eq!(boss.does(&["key", "list", "-o", "name"]).ok(), "boss\nci\n", "nothing was revoked");
         let done = boss.does(&["key", "revoke", "--yes", "boss"]).ends(0);
-        assert!(done.err.contains("locked out") && done.err.ends_with("boss is revoked.\n"), "{}", done.err);
+        assert!(done.err.contains("locked out") && done.err.contains("boss is revoked. Tasks that it created stay"), "{}", done.err);
+        assert!(done.err.contains("audit --actor key:boss --action task_created"), "{}", done.err);
         boss.does(&["key", "list"]).complains(1);
+    });
+}
+
+#[test]
+fn a_revocation_says_what_happens_to_tasks_and_runs() {
+    let server = keyed(Database::Sqlite);
+    run(async {
+        let user = User::at(&server).with("BLOOM_KEY", ADMIN);
+        let key = user.does(&["key", "create", "ci", "--scope", "submit"]).ok();
+        let api = server.with_key(key.trim_end());
+        let admin = server.with_key(ADMIN);
+        let crew = admin.crew();
+        let own = Crew { api: &api, slug: crew.slug.clone() };
+        let (running, _waiting) = (own.task().create().await, own.task().create().await);
+        let worker = crew.worker().register().await;
+        let run = Run::claimed_by(&worker).await;
+        assert_eq!(run.task.id, running.id);
+        user.does(&["key", "create", "of-worker", "--scope", "worker", "--worker", &worker.name]).ends(0);
+
+        let told =
+            "1 waiting and 1 running tasks that it created stay, and run as before; to cancel them: bloom-runtime task cancel --owner ci";
+        let asks = user.does(&["key", "revoke", "ci"]).complains(2);
+        assert!(asks.contains(&format!("ci: {told}")), "{asks}");
+        let done = user.does(&["key", "revoke", "ci", "--yes"]).ends(0);
+        assert_eq!(done.err, format!("ci is revoked. {told}\n"));
+
+        let now = user.does(&["key", "rotate", "of-worker", "--overlap", "0"]).ends(0).err;
+        assert!(now.contains("needs the new secret now") && now.contains("It runs 1 task"), "{now}");
+        let done = user.does(&["key", "revoke", "of-worker", "--yes"]).ends(0).err;
+        let runs = format!("refuses the agent of {} that uses it. It runs 1 task ({})", worker.name, short(&running.id));
+        assert!(done.contains(&runs) && done.contains(&format!("--scope worker --worker {} --out FILE", worker.name)), "{done}");
     });
 }
 
