@@ -7,7 +7,6 @@ use serde::Serialize;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::dependents::{self, Requeued};
 use super::fields::OtherLimits;
 use super::list;
 use super::selection::{Changed, Selection};
@@ -40,6 +39,9 @@ const MAX_REASONS: usize = 20;
 pub struct RequeueArgs {
     #[command(flatten)]
     limits: OtherLimits,
+    /// Also queue the tasks again that were cancelled because these did not complete, directly or through others
+    #[arg(long)]
+    with_dependents: bool,
     /// Taken only to say what changes it.
     #[arg(long, hide = true)]
     model: Option<String>,
@@ -95,6 +97,13 @@ impl BulkAction {
     }
 }
 
+/// What a requeue does besides.
+#[derive(Clone, Default)]
+struct Extra {
+    policy: Option<PolicyChange>,
+    with_dependents: bool,
+}
+
 const NOTHING: BulkResult = BulkResult { matched: 0, changed: 0, more: false, as_of: None, not_changed: Vec::new() };
 
 fn add(all: &mut BulkResult, other: &BulkResult) {
@@ -122,20 +131,21 @@ pub(crate) async fn requeue(args: RequeueArgs, server: &Server, shown: Shown) ->
              bloom-runtime task submit --like {id} --agent NAME --model NAME"
         )));
     }
-    run(BulkAction::Requeue, args.tasks, args.limits.change(), server, shown).await
+    let extra = Extra { policy: args.limits.change(), with_dependents: args.with_dependents };
+    run(BulkAction::Requeue, args.tasks, extra, server, shown).await
 }
 
 pub(crate) async fn cancel(args: Changed, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    run(BulkAction::Cancel, args, None, server, shown).await
+    run(BulkAction::Cancel, args, Extra::default(), server, shown).await
 }
 
 /// Changes the tasks that are found, whatever the others are.
-async fn run(action: BulkAction, args: Changed, policy: Option<PolicyChange>, server: &Server, shown: Shown) -> Result<(), CommandError> {
+async fn run(action: BulkAction, args: Changed, extra: Extra, server: &Server, shown: Shown) -> Result<(), CommandError> {
     args.selection.check(action.verb(), action.usual())?;
     let (ids, mut failures) = ids::each(server, &args.selection.ids).await;
     if !ids.is_empty() || failures.is_empty() {
-        let selection = Selection { ids, ..args.selection };
-        failures.extend(change(action, Changed { selection, ..args }, policy, server, shown).await.err());
+        let selection = Selection { ids, filters: args.selection.filters.resolved(server).await? };
+        failures.extend(change(action, Changed { selection, ..args }, extra, server, shown).await.err());
     }
     match CommandError::all(&failures) {
         Err(failure) => Err(quota::with_what_to_do(failure, server).await),
@@ -143,25 +153,19 @@ async fn run(action: BulkAction, args: Changed, policy: Option<PolicyChange>, se
     }
 }
 
-async fn change(
-    action: BulkAction,
-    args: Changed,
-    policy: Option<PolicyChange>,
-    server: &Server,
-    shown: Shown,
-) -> Result<(), CommandError> {
+async fn change(action: BulkAction, args: Changed, extra: Extra, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let verb = action.verb();
     match args.selection.ids.as_slice() {
-        [] => by_filter(action, &args, policy, server, shown).await,
-        [id] if !args.dry_run => {
-            let answer = server.post(&path(id, &format!("/{verb}")), &Requeue { policy }).await.map_err(|failure| {
+        [] => by_filter(action, &args, &extra, server, shown).await,
+        [id] if !args.dry_run && !extra.with_dependents => {
+            let answer = server.post(&path(id, &format!("/{verb}")), &Requeue { policy: extra.policy }).await.map_err(|failure| {
                 let is_completed = failure.message.contains("requeue task with status 'completed'");
                 let same =
                     if is_completed { format!("; for the same again: bloom-runtime task submit --like {id}") } else { String::new() };
                 CommandError { message: failure.message + &same, ..failure }.about(id)
             })?;
             if matches!(action, BulkAction::Requeue) {
-                dependents::tell(server, Requeued::Ids(&args.selection.ids)).await;
+                tell_of_dependents(server, &args.selection.ids, 0).await;
             }
             match shown.form() {
                 Some(form) => show::one(form, &columns::TASKS, &answer),
@@ -175,14 +179,36 @@ async fn change(
                 }
             }
         }
-        ids => by_ids(action, ids, (args.dry_run, policy), server, shown).await,
+        ids => by_ids(action, ids, (args.dry_run, extra), server, shown).await,
     }
+}
+
+/// Says how many tasks stay cancelled because they depend on these, which were just requeued but for `not_changed` of them.
+async fn tell_of_dependents(server: &Server, ids: &[String], not_changed: usize) {
+    let mut count = 0;
+    for some in ids.chunks(MAX_BATCH) {
+        let body = json!({ "ids": some, "dry_run": true, "with_dependents": true });
+        // The call is needed only for a hint, so the command does not fail if it does.
+        let Ok(found) = call(BulkAction::Requeue, &body, server).await else { return };
+        count += found.matched;
+    }
+    count -= not_changed as i64;
+    if count > 0 {
+        let named = if let [id] = ids { format!("{id} ") } else { "ID … ".to_owned() };
+        term::info(&format!("{}. To queue them again as well: bloom-runtime task retry {named}--with-dependents", stay(count, ids.len())));
+    }
+}
+
+fn stay(count: i64, of: usize) -> String {
+    let on = if of == 1 { "it" } else { "them" };
+    let stay = if count == 1 { "stays" } else { "stay" };
+    format!("{} that were cancelled because of {on} {stay} cancelled", tasks(count)).replace("1 task that were", "1 task that was")
 }
 
 async fn by_ids(
     action: BulkAction,
     ids: &[String],
-    (dry_run, policy): (bool, Option<PolicyChange>),
+    (dry_run, extra): (bool, Extra),
     server: &Server,
     shown: Shown,
 ) -> Result<(), CommandError> {
@@ -190,7 +216,8 @@ async fn by_ids(
     let calls = async {
         let mut all = NOTHING;
         for ids in ids.chunks(MAX_BATCH) {
-            let body = json!({ "ids": ids, "dry_run": dry_run, "policy": policy });
+            let with_dependents = extra.with_dependents.then_some(true);
+            let body = json!({ "ids": ids, "dry_run": dry_run, "policy": extra.policy, "with_dependents": with_dependents });
             add(&mut all, &call(action, &body, server).await?);
             progress.add(ids.len() as u64);
         }
@@ -199,17 +226,19 @@ async fn by_ids(
     let all = or_interrupted(calls, || stopped(action, &progress, ids.len() as u64)).await?;
     drop(progress);
     print(&all, shown)?;
-    if matches!(action, BulkAction::Requeue) && all.changed > 0 {
-        dependents::tell(server, Requeued::Ids(ids)).await;
+    if matches!(action, BulkAction::Requeue) && all.changed > 0 && !extra.with_dependents {
+        tell_of_dependents(server, ids, all.not_changed.len()).await;
     }
     let done = if dry_run { all.matched } else { all.changed };
     let what = if dry_run { format!("to {}", action.verb()) } else { action.done().to_owned() };
-    let told = format!("{} of {}: {what}", number(done), tasks(ids.len() as i64));
-    if done as usize == ids.len() {
+    // The tasks that depend on those that are named count, too.
+    let meant = ids.len().max(if extra.with_dependents { all.matched as usize } else { 0 });
+    let told = format!("{} of {}: {what}", number(done), tasks(meant as i64));
+    if done as usize == meant {
         term::info(&told);
         return Ok(());
     }
-    let count = ids.len().saturating_sub(done as usize);
+    let count = meant.saturating_sub(done as usize);
     Err(format!("{told}; {}", left(action, ids, count, &all.not_changed, server).await).into())
 }
 
@@ -245,23 +274,29 @@ async fn left(action: BulkAction, ids: &[String], count: usize, not_changed: &[N
     }
 }
 
-async fn by_filter(
-    action: BulkAction,
-    args: &Changed,
-    policy: Option<PolicyChange>,
-    server: &Server,
-    shown: Shown,
-) -> Result<(), CommandError> {
+async fn by_filter(action: BulkAction, args: &Changed, extra: &Extra, server: &Server, shown: Shown) -> Result<(), CommandError> {
     // A call accepts one status at most.
     let named = |status| Named::Filter(Box::new(args.selection.filters.body(status)));
-    let body = |status, dry_run, as_of| BulkRequeue { bulk: Bulk { named: named(status), dry_run, as_of }, policy: policy.clone() };
+    let body = |status, dry_run, as_of| BulkRequeue {
+        bulk: Bulk { named: named(status), dry_run, as_of },
+        policy: extra.policy.clone(),
+        with_dependents: extra.with_dependents,
+    };
     let mut statuses = args.selection.filters.statuses();
     // A task that was cancelled because another one failed can be requeued only after that one.
     statuses.sort_by_key(|status| *status == Some(Status::Cancelled.as_str()));
     let mut meant = NOTHING;
+    let mut dependents = 0;
     for status in &statuses {
         let counted = call(action, &body(*status, true, meant.as_of), server).await?;
+        if matches!(action, BulkAction::Requeue) && !extra.with_dependents && counted.matched > 0 {
+            let with_dependents = BulkRequeue { with_dependents: true, ..body(*status, true, counted.as_of) };
+            dependents += call(action, &with_dependents, server).await?.matched - counted.matched;
+        }
         add(&mut meant, &counted);
+    }
+    if dependents > 0 {
+        term::info(&format!("{}, unless you give --with-dependents", stay(dependents, meant.matched as usize)));
     }
     let count = if meant.more { format!("{} or more", tasks(meant.matched)) } else { tasks(meant.matched) };
     if args.dry_run || meant.matched == 0 {
@@ -302,9 +337,6 @@ async fn by_filter(
     };
     let all = or_interrupted(rounds, || stopped(action, &progress, total)).await?;
     drop(progress);
-    if matches!(action, BulkAction::Requeue) && all.changed > 0 {
-        dependents::tell(server, Requeued::Matching(&args.selection.filters)).await;
-    }
     let not_changed = all.not_changed.iter().map(reason).collect::<String>();
     if !not_changed.is_empty() {
         print(&all, shown)?;

@@ -3,15 +3,16 @@
 use std::collections::BTreeSet;
 
 use crate::CommandError;
-use crate::{shell_completion, when};
+use crate::server_calls::Server;
+use crate::{ids, shell_completion, when};
 use bloom_api::bulk::{Filter, FilterText};
 use bloom_api::tasks::Task;
-use bloom_api::values::{Int, LabelText};
+use bloom_api::values::{Id, Int, LabelText};
 use bloom_core::Ms;
 use bloom_core::task::{Status, WaitingReason};
 use clap::Args;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
-use clap_complete::ArgValueCandidates;
+use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 #[command(next_help_heading = "Filters")]
@@ -43,6 +44,9 @@ pub struct Filters {
     /// Only created by keys of this team
     #[arg(long, value_name = "TEAM", value_parser = NonEmptyStringValueParser::new())]
     team: Option<String>,
+    /// Only tasks that depend on this one directly: its id, or the beginning or the end of it
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
+    depends_on: Option<String>,
     /// Only with this label; may be repeated
     #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(shell_completion::labels))]
     labels: Vec<(String, String)>,
@@ -101,15 +105,16 @@ impl Filters {
         self.team.as_deref()
     }
 
-    /// These filters without those that look at how the last run ended, which a requeue changes.
-    pub fn of_any_run(&self) -> Self {
-        Self { status: Vec::new(), failed: false, asks: false, worker: None, finished_since: None, ..self.clone() }
-    }
-
+    /// The filters with the whole id of the task that others depend on.
+    ///
     /// # Errors
-    /// The times leave nothing that could match.
-    pub fn check(&self) -> Result<(), CommandError> {
-        when::in_order(self.since, self.until)
+    /// The times leave nothing that could match, or there is no such task.
+    pub async fn resolved(mut self, server: &Server) -> Result<Self, CommandError> {
+        when::in_order(self.since, self.until)?;
+        if let Some(named) = &mut self.depends_on {
+            *named = ids::task(server, named).await.map_err(|failure| failure.about("--depends-on"))?;
+        }
+        Ok(self)
     }
 
     /// A call of the API takes one status at most: those for which to call it; `None` is any status.
@@ -141,6 +146,7 @@ impl Filters {
             ("project", self.project.as_deref()),
             ("owner", self.owner.as_deref()),
             ("team", self.team.as_deref()),
+            ("depends_on", self.depends_on.as_deref()),
         ];
         let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text?.to_owned())));
         let labels = self.labels.iter().map(|(name, value)| ("label", format!("{name}={value}")));
@@ -162,6 +168,7 @@ impl Filters {
             project: text(&self.project),
             owner: text(&self.owner),
             team: text(&self.team),
+            depends_on: self.depends_on.as_deref().and_then(|id| id.parse().ok()).map(Id),
             labels: None,
             label: Some(labels.collect()),
             created_after: self.since.map(Int),
@@ -181,6 +188,7 @@ impl Filters {
             && is(&self.project, task.project.as_deref())
             && is(&self.owner, task.owner.as_deref())
             && is(&self.team, task.team.as_deref())
+            && self.depends_on.as_ref().is_none_or(|id| task.depends_on.iter().any(|on| on.to_string() == *id))
             && self.labels.iter().all(|(name, value)| task.labels.get(name) == Some(value))
             && self.since.is_none_or(|since| task.created_at > since)
             && self.until.is_none_or(|until| task.created_at < until)

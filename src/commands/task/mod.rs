@@ -6,7 +6,6 @@ mod batches;
 mod bulk;
 mod checkout;
 mod delete;
-mod dependents;
 mod directory;
 mod edit;
 pub(crate) mod fields;
@@ -250,11 +249,11 @@ pub(crate) async fn run(command: TaskCommand, server: &Server, shown: Shown) -> 
         }
         TaskCommand::Describe { id } => describe::task(&id, server, shown).await,
         TaskCommand::List { filters, limit, watch: true } => {
-            filters.check()?;
+            let filters = filters.resolved(server).await?;
             watch::run(&filters, &limit, server, shown.form_or(Form::Table)).await
         }
         TaskCommand::List { filters, limit, watch: false } => {
-            filters.check()?;
+            let filters = filters.resolved(server).await?;
             let found = list::newest(server, &filters, None, limit.read_rows()).await.map_err(failed)?;
             if found.0.is_empty() {
                 list::hint(server, &filters).await;
@@ -262,7 +261,7 @@ pub(crate) async fn run(command: TaskCommand, server: &Server, shown: Shown) -> 
             limit.show(found, shown, &columns::TASKS)
         }
         TaskCommand::Search { text, filters, limit } => {
-            filters.check()?;
+            let filters = filters.resolved(server).await?;
             let found = list::newest(server, &filters, Some(&text), limit.read_rows()).await;
             limit.show(found.map_err(failed)?, shown, &columns::TASKS)
         }

@@ -89,7 +89,7 @@ impl Selection {
                 "no tasks are named: give ids, or filters such as --status {usual}; see task {verb} --help"
             ))),
             (false, false) => Err(CommandError::usage("give either ids or filters, not both")),
-            _ => self.filters.check(),
+            _ => Ok(()),
         }
     }
 
@@ -98,9 +98,10 @@ impl Selection {
     pub async fn find(&self, act: &Act, server: &Server) -> Result<Chosen, CommandError> {
         self.check(act.verb, act.usual)?;
         if self.ids.is_empty() {
-            let (ids, more) = self.matching(act, server).await?;
+            let filters = self.filters.clone().resolved(server).await?;
+            let (ids, more) = matching(&filters, act, server).await?;
             if ids.is_empty() {
-                list::hint(server, &self.filters).await;
+                list::hint(server, &filters).await;
             }
             return Ok(Chosen { ids, failures: Vec::new(), is_one: false, is_by_filter: true, more });
         }
@@ -125,31 +126,31 @@ impl Selection {
         }
         Ok(chosen)
     }
+}
 
-    /// The ids of the tasks that match, oldest first, and whether there are more. Only the ids are kept, because prompts may be long.
-    async fn matching(&self, act: &Act, server: &Server) -> Result<(Vec<String>, bool), CommandError> {
-        let mut ids = BTreeSet::new();
-        for status in act.statuses.iter().map(|status| status.as_str()).filter(|status| self.filters.allows(status)) {
-            let mut query = self.filters.query(Some(status));
-            query.push(("limit", PAGE.to_string()));
-            let mut next = Some(with_query("api/runtime/llm-tasks", &query));
-            while let Some(page) = next.take() {
-                let (tasks, after) = server.page(&page).await.map_err(failed)?;
-                for task in &tasks {
-                    let task: Task = read(task)?;
-                    if !(act.fits)(&task) {
-                        continue;
-                    }
-                    if ids.len() == MAX_CHOSEN {
-                        return Ok((ids.into_iter().collect(), true));
-                    }
-                    ids.insert(task.id.to_string());
+/// The ids of the tasks that match, oldest first, and whether there are more. Only the ids are kept, because prompts may be long.
+async fn matching(filters: &Filters, act: &Act, server: &Server) -> Result<(Vec<String>, bool), CommandError> {
+    let mut ids = BTreeSet::new();
+    for status in act.statuses.iter().map(|status| status.as_str()).filter(|status| filters.allows(status)) {
+        let mut query = filters.query(Some(status));
+        query.push(("limit", PAGE.to_string()));
+        let mut next = Some(with_query("api/runtime/llm-tasks", &query));
+        while let Some(page) = next.take() {
+            let (tasks, after) = server.page(&page).await.map_err(failed)?;
+            for task in &tasks {
+                let task: Task = read(task)?;
+                if !(act.fits)(&task) {
+                    continue;
                 }
-                next = after;
+                if ids.len() == MAX_CHOSEN {
+                    return Ok((ids.into_iter().collect(), true));
+                }
+                ids.insert(task.id.to_string());
             }
+            next = after;
         }
-        Ok((ids.into_iter().collect(), false))
     }
+    Ok((ids.into_iter().collect(), false))
 }
 
 impl Changed {

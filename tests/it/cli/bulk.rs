@@ -38,18 +38,25 @@ fn a_retry_tells_of_tasks_that_stay_cancelled() {
         first.cancel().await.ok();
         eventually("its dependent is cancelled", || async { (next.status().await == "cancelled").then_some(()) }).await;
         eventually("the next one is cancelled", || async { (last.status().await == "cancelled").then_some(()) }).await;
+        let dependents = user.does(&["task", "list", "--depends-on", short(&first.id), "-o", "name"]).ok();
+        assert_eq!(dependents.trim(), next.id);
         let told = format!(
-            "2 tasks that depend on it stay cancelled (1 directly, 1 through others). To queue them again: bloom-runtime task retry {} {}",
-            short(&next.id),
-            short(&last.id)
+            "2 tasks that were cancelled because of it stay cancelled. To queue them again as well: bloom-runtime task retry {} --with-dependents",
+            first.id
         );
         let done = user.does(&["task", "retry", &first.id]).ends(0);
         assert!(done.err.contains(&told), "{}", done.err);
+        // The command works although the task itself is in the queue already.
+        let done = user.does(&["task", "retry", &first.id, "--with-dependents"]).ends(0);
+        assert!(done.err.contains("2 of 2 tasks: queued again"), "{}", done.err);
         first.cancel().await.ok();
-        let by_filter = user.does(&["task", "requeue", "-l", "batch=first", "--yes"]).ends(0);
-        assert!(by_filter.err.contains(&told.replace("depend on it", "depend on them")), "{}", by_filter.err);
-        let done = user.does(&["task", "retry", &next.id, &last.id]).ends(0);
-        assert!(!done.err.contains("stay cancelled"), "{}", done.err);
+        eventually("the last one is cancelled again", || async { (last.status().await == "cancelled").then_some(()) }).await;
+        let by_filter = user.does(&["task", "requeue", "-l", "batch=first", "--dry-run"]).ends(0);
+        let warned = "2 tasks that were cancelled because of it stay cancelled, unless you give --with-dependents";
+        assert!(by_filter.err.contains(warned), "{}", by_filter.err);
+        let by_filter = user.does(&["task", "requeue", "-l", "batch=first", "--with-dependents", "--yes"]).ends(0);
+        assert!(by_filter.err.contains("3 tasks: queued again") && !by_filter.err.contains("stay"), "{}", by_filter.err);
+        assert_eq!(last.status().await, "queued");
         first.cancel().await.ok();
     });
 }
