@@ -42,6 +42,7 @@ use bloom_outbound::{self as outbound, cause};
 use key::Key;
 use proxy::Proxy;
 use refusal::{NEEDS_KEY, NOT_THE_API, refusal};
+pub use refusal::{REFUSES_KEY, is_about_key};
 
 /// Longer than any request may take at the server, except for long polls.
 pub const CALL_LIMIT: Duration = Duration::from_secs(40);

@@ -16,6 +16,15 @@ pub(crate) const NOT_THE_API: &str = "check the address, and whether the server 
 
 pub(crate) const NEEDS_KEY: &str = "the server needs a key: give it with --key-file or BLOOM_KEY";
 
+/// How the refusal of a key begins.
+pub const REFUSES_KEY: &str = "the server refuses this key";
+
+/// Whether the server refused the call because its key is wrong, or it has none. A proxy may refuse calls, too.
+pub fn is_about_key(error: &Error) -> bool {
+    let told = |message: &str| [REFUSES_KEY, NEEDS_KEY].iter().any(|text| message.starts_with(text));
+    matches!(error, Error::Refused { status: 401, message, .. } if told(message))
+}
+
 /// `has_key`: whether the call was sent with a key.
 pub(crate) fn refusal(status: u16, headers: &HeaderMap, body: &[u8], has_key: bool) -> Error {
     let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
@@ -28,9 +37,9 @@ pub(crate) fn refusal(status: u16, headers: &HeaderMap, body: &[u8], has_key: bo
         return if is_anybodys { refused(foreign, Vec::new()) } else { Error::Garbled(foreign) };
     };
     let message = match (status, message) {
-        (401, _) if has_key => "the server refuses this key: it is wrong, was revoked or has expired; give another one with --key-file or \
-             BLOOM_KEY"
-            .to_owned(),
+        (401, _) if has_key => {
+            format!("{REFUSES_KEY}: it is wrong, was revoked or has expired; give another one with --key-file or BLOOM_KEY")
+        }
         (401, _) => NEEDS_KEY.to_owned(),
         (404, message) if message == "Not found" => {
             "Not found: the server does not know this path. Its address must be that of its root, such as http://127.0.0.1:5000, without \

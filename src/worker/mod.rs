@@ -130,6 +130,8 @@ pub(crate) struct Agent {
     name: String,
     /// Distinguishes this agent from other agents of the same name.
     instance: Uuid,
+    /// Why the server refuses the agent's key, as it was logged; `None` if it does not.
+    refused_key: Mutex<Option<String>>,
     /// Why the agent must take no more tasks; set when another agent has its name.
     replaced: watch::Sender<Option<String>>,
     pauses: Pauses,
@@ -214,6 +216,7 @@ pub async fn run(mut settings: Settings, listener: Option<TcpListener>, shutdown
         hardening,
         name,
         instance,
+        refused_key: Mutex::default(),
         replaced: watch::Sender::new(None),
         pauses,
         worktrees: Worktrees::default(),

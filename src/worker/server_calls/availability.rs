@@ -15,12 +15,10 @@ use crate::server_calls::report::{self, Backoff};
 use crate::{Agent, STOP_LIMIT};
 use bloom_api::answers::Claimed;
 use bloom_api::capabilities::{GivenCapabilities, NewCapabilities};
-use bloom_api::error::WRONG_SCOPE;
 use bloom_api::projects::ProjectName;
 use bloom_api::requests::{Claim, NewWorker};
 use bloom_api::values::{Id, Int, List};
 use bloom_client::{self as client, now_ms};
-use bloom_core::api_key::{Scope, is_key_name};
 use bloom_core::pause::PauseCause;
 use bloom_core::worker::{DispatchMode, WorkerStatus};
 
@@ -63,7 +61,7 @@ impl Agent {
                     return Ok(());
                 }
                 Err(error) if !error.is_passing() && self.lock().is_empty() => {
-                    let advice = advice(&error, &self.name);
+                    let advice = self.advice(&error, false).map(|advice| format!("\n{advice}")).unwrap_or_default();
                     return Err(match &self.membridge {
                         Some(_) => format!("this agent was not registered: {error}"),
                         None => format!("the server {} did not register this worker: {error}{advice}", self.client.server()),
@@ -71,7 +69,7 @@ impl Agent {
                 }
                 Err(error) => {
                     let wait = backoff.wait(&error);
-                    tracing::warn!(%error, "this worker could not be registered; trying again");
+                    self.tell_failure(&error, "this worker could not be registered");
                     tokio::time::sleep(wait).await;
                 }
             }
@@ -125,7 +123,7 @@ impl Agent {
 
     pub(crate) async fn register_again(&self) {
         if let Err(error) = self.register(self.offer()).await {
-            tracing::warn!(%error, "the worker could not be registered again");
+            self.tell_failure(&error, "the worker could not be registered again");
             self.note_if_replaced(&error);
         }
     }
@@ -193,7 +191,7 @@ impl Agent {
                     }
                     Err(error) => {
                         self.note_if_replaced(&error);
-                        tracing::warn!(%error, status = offer.status.as_str(), "the status of this worker could not be reported to the server; trying again");
+                        self.tell_failure(&error, "the status of this worker could not be reported to the server");
                         wait = backoff.wait(&error);
                     }
                 }
@@ -220,46 +218,5 @@ impl Agent {
             let verdict = Verdict::Release { reason: "the agent stops".into() };
             report::deliver(self, &self.client, given.task.id, given.lease.id, verdict).await;
         }
-    }
-}
-
-/// What to do if the server refused the call because of the scope of the agent's key; empty for other failures.
-fn advice(error: &client::Error, worker: &str) -> String {
-    let told = error.to_string();
-    match told.strip_prefix(WRONG_SCOPE).filter(|_| error.status() == Some(403)) {
-        None => String::new(),
-        // The token need not be replaced: it only has to be passed with the right option.
-        Some(scope) if scope.trim_start().starts_with(Scope::Join.as_str()) => {
-            "\nThis is a join token, which the agent exchanges for a key of its own: give its file with --join-token-file instead of --key-file".into()
-        }
-        Some(_) => create_key(worker),
-    }
-}
-
-/// How to create a key for this worker.
-fn create_key(worker: &str) -> String {
-    // Worker names may have characters that are not allowed in names of keys and of files.
-    let key = if is_key_name(worker) { worker } else { "NAME" };
-    format!(
-        "\nCreate a key for this worker, with a key that has the scope admin: bloom-runtime key create {key} --scope worker --worker \
-         {} --out {key}.key\nThen start the agent with: --key-file {key}.key",
-        if is_key_name(worker) { worker.to_owned() } else { format!("'{}'", worker.replace('\'', r"'\''")) }
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_of_a_wrong_scope_is_explained() {
-        let told = |status, scope: &str| {
-            let message = format!("{WRONG_SCOPE} {scope}, and this call needs worker");
-            advice(&client::Error::Refused { status, message, retry_after: None, fields: Vec::new() }, "box")
-        };
-        let join = told(403, "join");
-        assert!(join.contains("--join-token-file") && !join.contains("key create"), "{join}");
-        assert!(told(403, "read").contains("key create box --scope worker"));
-        assert_eq!(told(500, "join"), "");
     }
 }

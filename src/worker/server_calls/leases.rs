@@ -84,6 +84,7 @@ impl Agent {
             };
             let wait = match answer {
                 Ok(claimed) => {
+                    self.key_is_accepted();
                     backoff = Backoff::default();
                     let came_empty = claimed.leases.is_empty();
                     // Before the tasks are taken, because tasks of paused accounts are handed back.
@@ -102,7 +103,7 @@ impl Agent {
                     if self.membridge.as_ref().is_some_and(Membridge::is_new) && matches!(error.status(), Some(404 | 409)) {
                         tracing::info!(said = %error, "the server has not taken this worker over from the control plane yet; trying again");
                     } else {
-                        tracing::warn!(%error, "no tasks could be claimed; trying again");
+                        self.tell_failure(&error, "no tasks could be claimed");
                         self.register_if_removed(&error).await;
                     }
                     Some(backoff.wait(&error))
@@ -340,13 +341,14 @@ impl Agent {
                 tokio::select! {
                     answer = called => match answer.and_then(|answer| answer.json::<RenewedLeases>()) {
                         Ok(renewed) => {
+                            self.key_is_accepted();
                             self.renew(&renewed, &sent);
                             self.heed(&renewed.directives);
                             self.follow(&renewed.directives);
                         }
                         // A failed call does not end the leases: they are valid until they expire.
                         Err(error) => {
-                            tracing::warn!(%error, "the leases could not be renewed; trying again");
+                            self.tell_failure(&error, "the leases could not be renewed");
                             self.register_if_removed(&error).await;
                         }
                     },

@@ -7,5 +7,6 @@ pub(crate) mod events;
 pub(crate) mod held_lease;
 pub(crate) mod instance;
 pub(crate) mod leases;
+pub(crate) mod refused_key;
 pub(crate) mod renewal;
 pub(crate) mod report;

@@ -104,6 +104,11 @@ fn a_refused_key_is_told_with_the_command_that_makes_a_right_one() {
         let (code, said) = server.agent("box").echo().env("BLOOM_KEY", &other).start_in_vain();
         assert_eq!(code, Some(1), "{said}");
         assert!(said.contains("This key is for the worker 'w10' only") && said.contains("start the agent with --name w10"), "{said}");
+        assert!(said.contains("--scope worker --worker box"), "{said}");
+        let (code, wrong) = server.agent("box").echo().env("BLOOM_KEY", "of-nobody").start_in_vain();
+        assert_eq!(code, Some(1), "{wrong}");
+        assert!(wrong.contains("the server refuses this key: it is wrong, was revoked or has expired"), "{wrong}");
+        assert!(wrong.contains("Then start the agent with --key-file box.key in place of --key or BLOOM_KEY"), "{wrong}");
         assert!(!said.contains(&read) && !said.contains(&other), "{said}");
     });
 }

@@ -48,6 +48,31 @@ on_both! { alone:
 }
 
 #[test]
+fn a_refused_key_is_logged_once_with_what_to_do() {
+    run(async {
+        let server = keyed(Database::Sqlite);
+        let admin = server.with_key(ADMIN);
+        let key = create(&admin, "box", "worker", json!({ "worker": "box" })).await;
+        let (agent, file) = agent_with(&server, "BLOOM_KEY_FILE", &key);
+        let latch = Latch::new();
+        let task = running(&admin, &latch).await;
+        admin.delete("keys/box").await.ok();
+        let told = "because the server refuses the key of this agent";
+        eventually("it is logged", || async { agent.log().contains(told).then_some(()) }).await;
+        let new = create(&admin, "box", "worker", json!({ "worker": "box" })).await;
+        std::fs::write(&file, format!("{new}\n")).unwrap();
+        latch.open();
+        goes_on(&admin, &task).await;
+        let accepted = "the server accepts the key of this agent again";
+        eventually("that is logged, too", || async { agent.log().contains(accepted).then_some(()) }).await;
+        let log = agent.log();
+        assert_eq!((log.matches(told).count(), log.matches(accepted).count()), (1, 1), "{log}");
+        assert!(log.contains("bloom-runtime key create box --scope worker --worker box --out box.key"), "{log}");
+        assert!(log.contains(&format!("Then put it into the file {}", file.display())), "{log}");
+    });
+}
+
+#[test]
 fn a_key_file_without_a_key_changes_nothing() {
     run(async {
         let server = keyed(Database::Sqlite);
