@@ -189,6 +189,7 @@ fn text_of(kind: Kind, value: &Value) -> String {
         (Kind::Word(_) | Kind::Files, _) | (_, Value::Null) => String::new(),
         // In the API, 0 means no limit.
         (Kind::Dollars, value) if value.as_f64() == Some(0.0) => String::new(),
+        (Kind::Span, value) => value.as_i64().map(time_text::limit_text).unwrap_or_default(),
         (_, Value::String(text)) => text.clone(),
         (_, Value::Array(texts)) => texts.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n"),
         (_, Value::Object(labels)) => {
@@ -432,6 +433,8 @@ mod tests {
         assert_eq!(wrong["priority"], "Expected number, received 'high'");
         assert_eq!(wrong["budget"], "Expected US dollars, like 0.50, received '$3'");
         assert_eq!(of_line(Lang::English, "1: The glob must be relative"), "line 2: The glob must be relative");
+        let shown = [json!(7_200), json!(90), json!(null)].map(|seconds| text_of(Kind::Span, &seconds));
+        assert_eq!(shown, ["2h", "90s", ""]);
         assert_eq!(of_line(Lang::English, "Array must have at most 50 elements"), "Array must have at most 50 elements");
     }
 }
