@@ -37,6 +37,7 @@ mod reconcilers;
 mod records;
 mod refused;
 mod render_cache;
+mod scopes;
 mod sign_in;
 mod spent;
 mod tasks;
