@@ -16,6 +16,7 @@ mod cookies;
 mod diff;
 mod error_page;
 mod files;
+mod filters;
 mod html;
 mod json;
 mod json_rows;

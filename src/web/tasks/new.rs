@@ -12,6 +12,7 @@ use super::suggestions::Known;
 use super::{UNKNOWN_AGENT, by_part, id_of};
 use crate::answer::see_other;
 use crate::files::size;
+use crate::filters::{not_one_task, unknown_project};
 use crate::lang::Lang;
 use crate::multipart::Upload;
 use crate::refused::{Refused, Said, Wrong, by_field};
@@ -19,17 +20,12 @@ use crate::times::{NO_TIME, beginning};
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::invalid::Invalid;
 use bloom_api::new_tasks::{MAX_DEPENDENCIES, NewTask};
-use bloom_api::projects::Project;
 use bloom_api::tasks::Task;
 use bloom_api::wire::Wire as _;
 use bloom_api::{time_limit, time_text};
 use bloom_core::Ms;
-use bloom_core::command::Rejection;
 use bloom_core::file::MAX_INPUTS;
-use bloom_core::similar::did_you_mean;
 
-/// How many projects are searched for the given one: all that a server can have.
-const PROJECTS: usize = 1_000;
 /// The maximum length of typed text that an error repeats.
 const TYPED_CHARS: usize = 40;
 
@@ -226,19 +222,6 @@ pub(crate) async fn send(Posted { visit, fields, files, .. }: Posted) -> Result<
     visit.show(status, &NewTaskPage { wrong, said_by_api, error, ..page(&visit, fields, inputs).await? })
 }
 
-/// The API's error about an unknown project, with a similar name if there is one; `None` if the project exists, or if the key may not list
-/// projects.
-async fn unknown_project(visit: &Visit, named: &str) -> Result<Option<String>, Refused> {
-    let row = |project: Project<'_>| (project.id.to_string(), project.name.into_owned());
-    let Some(listed) = visit.list_if_allowed(&format!("projects?limit={PROJECTS}"), row).await? else { return Ok(None) };
-    if listed.rows.iter().any(|(id, name)| id == named || name == named) {
-        return Ok(None);
-    }
-    let meant = did_you_mean(named, listed.rows.iter().map(|(_, name)| name.as_str()));
-    let unknown = Rejection::UnknownProject(beginning(named, TYPED_CHARS));
-    Ok(Some(format!("{unknown}{meant}")))
-}
-
 /// Why no task was created.
 struct NotCreated {
     /// The refusal, with the errors of this page in the visitor's language.
@@ -397,11 +380,7 @@ async fn find_dependencies(visit: &Visit, body: &mut Map<String, Value>) -> Resu
     for id in body.get_mut("depends_on").and_then(Value::as_array_mut).into_iter().flatten().take(MAX_DEPENDENCIES) {
         let part = id.as_str().unwrap_or_default().trim_start_matches('…');
         if Uuid::parse_str(part).is_err() {
-            let unknown = || {
-                let part = beginning(part, TYPED_CHARS);
-                let text = format!("No task, or more than one, has the id '{part}'");
-                Refused::of_field("depends_on", lang.t(text, format!("Ідентифікатор «{part}» не має жодне завдання або мають кілька")))
-            };
+            let unknown = || Refused::of_field("depends_on", not_one_task(lang, part));
             *id = json!(by_part(visit, part).await?.ok_or_else(unknown)?);
         }
     }
