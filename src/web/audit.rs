@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use askama::Template;
-use axum::http::StatusCode;
 use axum::response::Response;
 use uuid::Uuid;
 
 use crate::call::path_part;
+use crate::filters::{Filtered, OfTask, WrongFilters, by_api};
 use crate::records::{CHARS, Pages, ROWS, by_id, title};
-use crate::refused::{Refused, Wrong};
+use crate::refused::{Refused, Said, Wrong};
 use crate::tasks::attempts::in_words;
 use crate::tasks::cells::short_id;
 use crate::times::{beginning, shortened};
@@ -84,7 +84,7 @@ struct AuditPage<'a> {
     actions: Vec<&'static str>,
     rows: Vec<AuditRow>,
     pages: Pages,
-    wrong: Wrong,
+    wrong: WrongFilters,
     /// The query of all filters except the actor.
     kept: String,
 }
@@ -94,7 +94,7 @@ impl AuditPage<'_> {
         self.fields.text(field)
     }
 
-    fn wrong(&self, field: &str) -> Option<&String> {
+    fn wrong(&self, field: &str) -> Option<&Said> {
         self.wrong.get(field)
     }
 
@@ -195,32 +195,27 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
         actions => format!("&action={actions}"),
     };
     let path = format!("audit?limit={ROWS}&{}{action_query}{times}", visit.query().query_of(&[&FILTERS[..], &["cursor"]].concat()));
-    let found = if wrong.is_empty() { visit.list(&path, row).await } else { Err(Refused::of_fields(wrong)) };
+    let others = ["action", "actor", "worker_id", "request_id", "since", "until"];
+    let found = match OfTask::of(&visit, "/audit", &others).await? {
+        OfTask::Part(found) => return Ok(found),
+        OfTask::Wrong(of_task) => Filtered::refused(by_api(wrong).into_iter().chain(of_task).collect()),
+        OfTask::Whole if !wrong.is_empty() => Filtered::refused(by_api(wrong)),
+        OfTask::Whole => Filtered::of(&visit, &FIELDS, visit.list(&path, row).await).await?,
+    };
+    let ids = found.listed.rows.iter().filter_map(|row| row.task_id).collect();
+    let titles = by_id(&visit, ids, |task| beginning(&task.prompt, TITLE_CHARS)).await?;
     let mut page = AuditPage {
         v: &visit.layout,
         fields: visit.query(),
         action,
         actions,
-        rows: Vec::new(),
-        pages: Pages::of(&visit, "/audit", &FIELDS, None),
-        wrong: Wrong::new(),
+        rows: found.listed.rows,
+        pages: Pages::of(&visit, "/audit", &FIELDS, found.listed.next),
+        wrong: found.wrong,
         kept: visit.query().query_of(&["action", "worker_id", "task_id", "request_id", "since", "until"]),
     };
-    match found {
-        Ok(listed) => {
-            let ids = listed.rows.iter().filter_map(|row| row.task_id).collect();
-            let titles = by_id(&visit, ids, |task| beginning(&task.prompt, TITLE_CHARS)).await?;
-            page.rows = listed.rows;
-            for row in &mut page.rows {
-                row.title = row.task_id.map(|id| title(&titles, id)).unwrap_or_default();
-            }
-            page.pages = Pages::of(&visit, "/audit", &FIELDS, listed.next);
-            visit.ok(&page)
-        }
-        Err(refused) if page.filters().iter().any(|(field, _)| refused.fields.contains_key(*field)) => {
-            page.wrong = refused.fields;
-            visit.show(StatusCode::BAD_REQUEST, &page)
-        }
-        Err(refused) => Err(refused),
+    for row in &mut page.rows {
+        row.title = row.task_id.map(|id| title(&titles, id)).unwrap_or_default();
     }
+    visit.show(found.status, &page)
 }

@@ -10,17 +10,18 @@ use serde_json::json;
 
 use crate::answer::see_other;
 use crate::call::path_part;
+use crate::filters::{Filtered, WrongFilters};
 use crate::html::Html;
 use crate::json::folds_of;
 use crate::markdown;
 use crate::records::{by_id, title_of};
-use crate::refused::Refused;
+use crate::refused::{Refused, Said};
 use crate::tasks::buttons::Confirm;
 use crate::tasks::cells::short_name;
 use crate::tasks::list::needs_person;
 use crate::tasks::reply_form::is_possible;
 use crate::times::{beginning, cost, shortened};
-use crate::visit::{Layout, Posted, Visit, joined};
+use crate::visit::{Fields, Layout, Posted, Visit, joined};
 use bloom_api::contexts::{Context, ContextTasks, RECENT};
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::Task;
@@ -103,11 +104,22 @@ fn row(layout: &Layout, context: Context<'_>) -> Row {
 struct Contexts<'a> {
     v: &'a Layout,
     rows: Vec<Row>,
-    project: String,
+    fields: &'a Fields,
+    wrong: WrongFilters,
     is_by_name: bool,
     /// The query of the same list in the other order.
     other_order: String,
     next: Option<String>,
+}
+
+impl Contexts<'_> {
+    fn given(&self, field: &str) -> String {
+        self.fields.text(field)
+    }
+
+    fn wrong(&self, field: &str) -> Option<&Said> {
+        self.wrong.get(field)
+    }
 }
 
 /// The order by name lists all contexts. Without it, the page has the contexts of the newest tasks.
@@ -119,7 +131,8 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     let is_by_name = !query.word("order", &[BY_NAME])?.is_empty();
     let order = if is_by_name { String::new() } else { format!("&order={RECENT}") };
     let path = format!("contexts?limit={ROWS}&{}{order}", query.query_of(&["cursor", "project"]));
-    let mut listed = visit.list(&path, |context| row(v, context)).await?;
+    let answer = visit.list(&path, |context| row(v, context)).await;
+    let Filtered { status, mut listed, wrong } = Filtered::of(&visit, &["project"], answer).await?;
     let newest = listed.rows.iter().map(|row| row.last_task).collect();
     let mut newest = by_id(&visit, newest, |task| (title_of(&task), task.worker_id)).await?;
     let asking = |task: Task<'static>| (task.context_id.into_owned(), (task.id, task.worker_id));
@@ -134,10 +147,9 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     }
     let kept = query.query_of(&["project", "order"]);
     let next = listed.next.map(|cursor| format!("/contexts?cursor={}&{kept}", path_part(&cursor)));
-    let project = query.text("project");
     let by_name = if is_by_name { String::new() } else { format!("order={BY_NAME}") };
     let other_order = joined([&query.query_of(&["project"]), &by_name]);
-    visit.ok(&Contexts { v, rows: listed.rows, project, is_by_name, other_order, next })
+    visit.show(status, &Contexts { v, rows: listed.rows, fields: query, wrong, is_by_name, other_order, next })
 }
 
 /// The prompt of one task of the conversation, and the beginning of its answer.

@@ -14,6 +14,7 @@ use crate::call::path_part;
 use crate::files::size;
 use crate::lang::Lang;
 use crate::refused::{Refused, Wrong};
+use crate::scopes;
 use crate::spent;
 use crate::tasks::buttons::Confirm;
 use crate::times::shortened;
@@ -52,6 +53,11 @@ struct Row {
 }
 
 impl Row {
+    /// What the key may do; empty if another version of the server has made it, with a scope that this one does not know.
+    fn opens(&self, v: &Layout) -> &'static str {
+        Scope::parse(&self.scope).map(|scope| scopes::opens(v.at.lang, scope)).unwrap_or_default()
+    }
+
     /// Whether the key may have a quota.
     fn owns_tasks(&self) -> bool {
         Scope::parse(&self.scope).is_some_and(Scope::owns_tasks)
@@ -176,8 +182,13 @@ impl Keys<'_> {
         self.wrong.get(field)
     }
 
-    fn scopes(&self) -> impl Iterator<Item = &'static str> {
-        Scope::ALL.iter().map(|scope| scope.as_str())
+    /// The scopes: word, label, and what a key of the scope may do.
+    fn scopes(&self) -> impl Iterator<Item = (&'static str, String, &'static str)> {
+        let lang = self.v.at.lang;
+        Scope::ALL.iter().map(move |scope| {
+            let word = scope.as_str();
+            (word, lang.t(word.to_owned(), format!("{} ({word})", lang.word(word))), scopes::opens(lang, *scope))
+        })
     }
 }
 
@@ -214,6 +225,13 @@ struct YourKey<'a> {
     /// `None` if the key is one of the server's settings and has no name.
     key: Option<Row>,
     spent: String,
+}
+
+impl YourKey<'_> {
+    /// What a key of the server's settings may do.
+    fn opens(&self) -> &'static str {
+        scopes::opens(self.v.at.lang, self.v.scope)
+    }
 }
 
 /// The page of the visitor's own key. Visitors who are not administrators see no other keys.

@@ -6,17 +6,16 @@ use askama::Template;
 use axum::response::Response;
 use uuid::Uuid;
 
-use crate::answer::see_other;
 use crate::files::{FileRow, size};
+use crate::filters::{Filtered, OfTask, WrongFilters};
 use crate::lang::Lang;
 use crate::markdown;
-use crate::refused::Refused;
+use crate::refused::{Refused, Said};
 use crate::tasks::attempts::{outcome, status_words};
-use crate::tasks::by_part;
 use crate::tasks::cells::short_id;
 use crate::tasks::list::needs_person;
 use crate::times::{beginning, dollars, duration, shortened};
-use crate::visit::{Layout, Visit, joined};
+use crate::visit::{Fields, Layout, Visit, joined};
 use bloom_api::answers::Lease;
 use bloom_api::results::Artifact;
 use bloom_api::tasks::Task;
@@ -54,20 +53,6 @@ fn query(visit: &Visit, filters: &[&str]) -> Result<String, Refused> {
     let names = [filters, &["cursor"]].concat();
     visit.query().only(&names)?;
     Ok(format!("limit={ROWS}&{}", visit.query().query_of(&names)))
-}
-
-/// If `task_id` is a part of an id, redirects to the same list with the whole id of the only task that has this part. `None` if `task_id`
-/// is a whole id, or is not given.
-///
-/// # Errors
-/// No task has the part, or several do.
-async fn by_part_of_task(visit: &Visit, path: &str, others: &[&str]) -> Result<Option<Response>, Refused> {
-    let Some(given) = visit.query().get("task_id").filter(|given| Uuid::parse_str(given).is_err()) else { return Ok(None) };
-    // Lists show the end of an id after an ellipsis, which people copy too.
-    match by_part(visit, given.trim().trim_start_matches('…')).await? {
-        Some(id) => Ok(Some(see_other(&format!("{path}?{}", joined([&visit.query().query_of(others), &format!("task_id={id}")]))))),
-        None => Err(Refused::unknown("task_id", given, &["the id of a task, or its end"])),
-    }
 }
 
 pub(crate) fn title_of(task: &Task<'_>) -> String {
@@ -118,11 +103,32 @@ struct Leases<'a> {
     tabs: [(&'static str, &'static str); 3],
     /// The other filters, as a query string.
     filters: String,
-    worker_id: String,
-    task_id: String,
+    fields: &'a Fields,
+    wrong: WrongFilters,
     statuses: Vec<(&'static str, &'static str)>,
     rows: Vec<LeaseRow>,
     pages: Pages,
+}
+
+impl Leases<'_> {
+    fn given(&self, field: &str) -> String {
+        self.fields.text(field)
+    }
+
+    fn wrong(&self, field: &str) -> Option<&Said> {
+        self.wrong.get(field)
+    }
+
+    /// The fields of the form next to the status, as name and label.
+    fn texts(&self) -> [(&'static str, &'static str); 2] {
+        let t = |english, ukrainian| self.v.t(english, ukrainian);
+        [("worker_id", t("Worker", "Воркер")), ("task_id", t("Id of the task", "Ідентифікатор завдання"))]
+    }
+
+    /// Whether a filter is set.
+    fn is_filtered(&self) -> bool {
+        !self.outcome.is_empty() || !self.filters.is_empty()
+    }
 }
 
 pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
@@ -133,9 +139,6 @@ pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
             "Your key sees the leases of single tasks: the page of a task has them as its attempts",
             "Ваш ключ показує оренди лише окремих завдань: на сторінці завдання це його спроби",
         ));
-    }
-    if let Some(found) = by_part_of_task(&visit, "/leases", &["status", "outcome", "worker_id"]).await? {
-        return Ok(found);
     }
     let (now, lang) = (visit.layout.now, visit.layout.at.lang);
     let statuses: Vec<_> = LeaseStatus::ALL.iter().map(|status| status.as_str()).collect();
@@ -159,7 +162,12 @@ pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
             asks: false,
         }
     };
-    let mut listed = visit.list(&format!("leases?{}", query(&visit, &FILTERS)?), row).await?;
+    let path = format!("leases?{}", query(&visit, &FILTERS)?);
+    let Filtered { status: code, mut listed, wrong } = match OfTask::of(&visit, "/leases", &["status", "outcome", "worker_id"]).await? {
+        OfTask::Part(found) => return Ok(found),
+        OfTask::Wrong(wrong) => Filtered::refused(wrong),
+        OfTask::Whole => Filtered::of(&visit, &FILTERS, visit.list(&path, row).await).await?,
+    };
     let ids = listed.rows.iter().map(|row| row.task_id).collect();
     let tasks = by_id(&visit, ids, |task| (title_of(&task), needs_person(&task))).await?;
     for row in &mut listed.rows {
@@ -167,11 +175,11 @@ pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
         row.title = title;
         row.asks = asks && row.is_active;
     }
-    visit.ok(&Leases {
+    let page = Leases {
         v: &visit.layout,
         status,
-        worker_id: visit.query().text("worker_id"),
-        task_id: visit.query().text("task_id"),
+        fields: visit.query(),
+        wrong,
         filters: visit.query().query_of(&["status", "worker_id", "task_id"]),
         outcome: ended,
         tabs: [
@@ -182,7 +190,8 @@ pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
         statuses: LeaseStatus::ALL.iter().map(|status| (status.as_str(), status_words(lang, *status))).collect(),
         rows: listed.rows,
         pages: Pages::of(&visit, "/leases", &FILTERS, listed.next),
-    })
+    };
+    visit.show(code, &page)
 }
 
 struct ArtifactRow {
@@ -231,7 +240,8 @@ fn tag(lang: Lang, word: &str) -> &str {
 #[template(path = "artifacts.html")]
 struct Artifacts<'a> {
     v: &'a Layout,
-    task_id: String,
+    fields: &'a Fields,
+    wrong: WrongFilters,
     /// Whether the list has the files that this key uploaded: the key sees only some tasks, and no task is chosen.
     is_of_key: bool,
     /// The chosen kind; empty: all kinds.
@@ -245,6 +255,14 @@ struct Artifacts<'a> {
 }
 
 impl Artifacts<'_> {
+    fn given(&self, field: &str) -> String {
+        self.fields.text(field)
+    }
+
+    fn wrong(&self, field: &str) -> Option<&Said> {
+        self.wrong.get(field)
+    }
+
     /// Uploads belong to no task, and files have no tags.
     fn has_tasks(&self) -> bool {
         self.rows.iter().any(|row| row.task_id.is_some())
@@ -257,9 +275,6 @@ impl Artifacts<'_> {
 
 pub(crate) async fn artifacts(visit: Visit) -> Result<Response, Refused> {
     const FILTERS: [&str; 2] = ["task_id", "kind"];
-    if let Some(found) = by_part_of_task(&visit, "/artifacts", &["kind"]).await? {
-        return Ok(found);
-    }
     let lang = visit.layout.at.lang;
     let (answers, files) = (ArtifactKind::Answer.as_str(), ArtifactKind::File.as_str());
     let chosen = visit.query().word("kind", &[answers, files])?;
@@ -281,7 +296,12 @@ pub(crate) async fn artifacts(visit: Visit) -> Result<Response, Refused> {
             content: first_words(answer),
         }
     };
-    let mut listed = visit.list(&format!("artifacts?{}", query(&visit, &FILTERS)?), row).await?;
+    let path = format!("artifacts?{}", query(&visit, &FILTERS)?);
+    let Filtered { status, mut listed, wrong } = match OfTask::of(&visit, "/artifacts", &["kind"]).await? {
+        OfTask::Part(found) => return Ok(found),
+        OfTask::Wrong(wrong) => Filtered::refused(wrong),
+        OfTask::Whole => Filtered::of(&visit, &FILTERS, visit.list(&path, row).await).await?,
+    };
     if visit.query().get("task_id").is_none() {
         // Failed runs have no answer. They are left out, so that they do not crowd out the answers.
         listed.rows.retain(|row| row.file.is_some() || !row.content.is_empty());
@@ -290,14 +310,16 @@ pub(crate) async fn artifacts(visit: Visit) -> Result<Response, Refused> {
     for row in &mut listed.rows {
         row.title = row.task_id.map(|id| title(&titles, id)).unwrap_or_default();
     }
-    visit.ok(&Artifacts {
+    let page = Artifacts {
         v: &visit.layout,
-        task_id: visit.query().text("task_id"),
+        fields: visit.query(),
+        wrong,
         is_of_key: !visit.layout.sees_all() && visit.query().get("task_id").is_none(),
         kind: chosen,
         filters: visit.query().query_of(&["task_id"]),
         tabs: [("", lang.t("all", "усі")), (answers, lang.t("answers", "відповіді")), (files, lang.t("files", "файли"))],
         rows: listed.rows,
         pages: Pages::of(&visit, "/artifacts", &FILTERS, listed.next),
-    })
+    };
+    visit.show(status, &page)
 }

@@ -15,7 +15,8 @@ use url::form_urlencoded;
 use crate::answer::plain;
 use crate::call::{Listed, path_part};
 use crate::chart::{Chart, LEAST_BARS};
-use crate::refused::{Refused, Wrong};
+use crate::filters::{WrongFilters, by_api, unknown};
+use crate::refused::{Refused, Said, Wrong};
 use crate::times::{cost, dollars, number, shortened};
 use crate::visit::{Fields, Layout, Visit};
 use bloom_api::csv;
@@ -170,7 +171,7 @@ fn row(v: &Layout, row: UsageRow<'_>) -> Row {
 struct UsagePage<'a> {
     v: &'a Layout,
     fields: &'a Fields,
-    wrong: Wrong,
+    wrong: WrongFilters,
     /// The titles of the columns with the keys.
     titles: Vec<String>,
     rows: Vec<Row>,
@@ -223,7 +224,7 @@ impl UsagePage<'_> {
         ]
     }
 
-    fn wrong(&self, field: &str) -> Option<&String> {
+    fn wrong(&self, field: &str) -> Option<&Said> {
         self.wrong.get(field)
     }
 
@@ -282,7 +283,7 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
     let mut page = UsagePage {
         v,
         fields: &fields,
-        wrong: Wrong::new(),
+        wrong: WrongFilters::new(),
         titles: Vec::new(),
         rows: Vec::new(),
         total: None,
@@ -303,6 +304,9 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
             page.is_unsorted = is_unsorted;
             page.titles = asked.by.iter().map(|key| title(v, key)).collect();
             page.rows = rows;
+            if page.rows.is_empty() {
+                page.wrong = unknown(&visit, &FILTERS).await?;
+            }
             if asked.by.iter().any(|key| key == "created_by") {
                 let others = keys_without_tasks(&visit).await?;
                 for key in page.rows.iter_mut().flat_map(|row| &mut row.keys) {
@@ -319,7 +323,7 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
                 "to" => "until".to_owned(),
                 _ => field,
             };
-            page.wrong = refused.fields.into_iter().map(|(field, text)| (name(field), text)).collect();
+            page.wrong = by_api(refused.fields.into_iter().map(|(field, text)| (name(field), text)).collect());
             visit.show(StatusCode::BAD_REQUEST, &page)
         }
         Err(refused) => Err(refused),

@@ -10,6 +10,7 @@ use super::cells::{Found, Named, is_generated, short_id};
 use super::filter::{Filter, NAMES, kept, times};
 use crate::advice;
 use crate::call::{Listed, path_part};
+use crate::filters::{Filtered, WrongFilters};
 use crate::lang::Lang;
 use crate::refused::{Refused, Said};
 use crate::times::{beginning, cost, duration};
@@ -250,7 +251,8 @@ struct Tasks<'a> {
     /// The address of the next page, and that of the first page if this is another one.
     next: Option<String>,
     first: Option<String>,
-    wrong: Option<Said>,
+    fields: &'a Fields,
+    wrong: WrongFilters,
     done: Option<Done>,
     /// Whether a button for the selected tasks was pressed although none was selected.
     is_unselected: bool,
@@ -258,18 +260,46 @@ struct Tasks<'a> {
     kept: Vec<(&'a str, &'a str)>,
 }
 
+impl Tasks<'_> {
+    fn given(&self, field: &str) -> String {
+        self.fields.text(field)
+    }
+
+    fn wrong(&self, field: &str) -> Option<&Said> {
+        self.wrong.get(field)
+    }
+
+    /// The filters that are typed and below "Filters", as name and label.
+    fn texts(&self) -> Vec<(&'static str, &'static str)> {
+        let t = |english, ukrainian| self.v.t(english, ukrainian);
+        let mut texts = vec![
+            ("agent_slug", t("Agent", "Агент")),
+            ("context_id", t("Context", "Контекст")),
+            ("worker_id", t("Worker", "Воркер")),
+            ("project", t("Project", "Проєкт")),
+            ("owner", t("Key that created it", "Ключ, що створив")),
+            ("label", t("Label (name=value)", "Мітка (назва=значення)")),
+            ("id", t("Part of the id", "Частина ідентифікатора")),
+        ];
+        if self.v.sees_all() {
+            texts.push(("team", t("Team of the key", "Команда ключа")));
+        }
+        texts
+    }
+}
+
 pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     let filter = Filter::of(visit.query(), &["cursor", "done", "matched", "depends", "sort", "unselected"])?;
     let sorted = visit.query().word("sort", &SORTS)?;
-    let (rows, next, wrong) = match search(&visit, &filter, if sorted.is_empty() { ROWS } else { SORTED_ROWS }).await {
-        Ok(mut listed) => {
-            sort(&mut listed.rows, &sorted);
-            (listed.rows, listed.next, None)
-        }
-        // The error about a wrong filter is shown next to the filters, where it can be corrected.
-        Err(refused) if refused.status == 400 => (Vec::new(), None, Some(refused.text)),
-        Err(refused) => return Err(refused),
-    };
+    let mut found = search(&visit, &filter, if sorted.is_empty() { ROWS } else { SORTED_ROWS }).await;
+    if let Err(refused) = &mut found
+        && let Some(text) = refused.fields.remove("search")
+    {
+        refused.fields.insert("text".to_owned(), text);
+    }
+    // A wrong filter is told at its field, where it can be corrected, and a wrong place in the list below the filters.
+    let Filtered { listed: Listed { mut rows, next }, wrong, .. } = Filtered::of(&visit, &kept(), found).await?;
+    sort(&mut rows, &sorted);
     let own = visit.query().query_of(&[&NAMES[..], &["sort"]].concat());
     visit.ok(&Tasks {
         v: &visit.layout,
@@ -281,6 +311,7 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
         rows,
         next: next.map(|cursor| format!("/tasks?{}", joined([&own, &format!("cursor={cursor}")]))),
         first: visit.query().get("cursor").map(|_| format!("/tasks?{own}")),
+        fields: visit.query(),
         wrong,
         done: Done::of(visit.layout.at.lang, visit.query()),
         is_unselected: visit.query().get("unselected").is_some(),

@@ -12,6 +12,7 @@ use super::suggestions::Known;
 use super::{UNKNOWN_AGENT, by_part, id_of};
 use crate::answer::see_other;
 use crate::files::size;
+use crate::filters::{not_one_task, unknown_project};
 use crate::lang::Lang;
 use crate::multipart::Upload;
 use crate::refused::{Refused, Said, Wrong, by_field};
@@ -19,17 +20,12 @@ use crate::times::{NO_TIME, beginning};
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::invalid::Invalid;
 use bloom_api::new_tasks::{MAX_DEPENDENCIES, NewTask};
-use bloom_api::projects::Project;
 use bloom_api::tasks::Task;
 use bloom_api::wire::Wire as _;
 use bloom_api::{time_limit, time_text};
 use bloom_core::Ms;
-use bloom_core::command::Rejection;
 use bloom_core::file::MAX_INPUTS;
-use bloom_core::similar::did_you_mean;
 
-/// How many projects are searched for the given one: all that a server can have.
-const PROJECTS: usize = 1_000;
 /// The maximum length of typed text that an error repeats.
 const TYPED_CHARS: usize = 40;
 
@@ -189,6 +185,7 @@ fn text_of(kind: Kind, value: &Value) -> String {
         (Kind::Word(_) | Kind::Files, _) | (_, Value::Null) => String::new(),
         // In the API, 0 means no limit.
         (Kind::Dollars, value) if value.as_f64() == Some(0.0) => String::new(),
+        (Kind::Span, value) => value.as_i64().map(time_text::limit_text).unwrap_or_default(),
         (_, Value::String(text)) => text.clone(),
         (_, Value::Array(texts)) => texts.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n"),
         (_, Value::Object(labels)) => {
@@ -223,19 +220,6 @@ pub(crate) async fn send(Posted { visit, fields, files, .. }: Posted) -> Result<
         said_by_api.insert("project".to_owned());
     }
     visit.show(status, &NewTaskPage { wrong, said_by_api, error, ..page(&visit, fields, inputs).await? })
-}
-
-/// The API's error about an unknown project, with a similar name if there is one; `None` if the project exists, or if the key may not list
-/// projects.
-async fn unknown_project(visit: &Visit, named: &str) -> Result<Option<String>, Refused> {
-    let row = |project: Project<'_>| (project.id.to_string(), project.name.into_owned());
-    let Some(listed) = visit.list_if_allowed(&format!("projects?limit={PROJECTS}"), row).await? else { return Ok(None) };
-    if listed.rows.iter().any(|(id, name)| id == named || name == named) {
-        return Ok(None);
-    }
-    let meant = did_you_mean(named, listed.rows.iter().map(|(_, name)| name.as_str()));
-    let unknown = Rejection::UnknownProject(beginning(named, TYPED_CHARS));
-    Ok(Some(format!("{unknown}{meant}")))
 }
 
 /// Why no task was created.
@@ -396,11 +380,7 @@ async fn find_dependencies(visit: &Visit, body: &mut Map<String, Value>) -> Resu
     for id in body.get_mut("depends_on").and_then(Value::as_array_mut).into_iter().flatten().take(MAX_DEPENDENCIES) {
         let part = id.as_str().unwrap_or_default().trim_start_matches('…');
         if Uuid::parse_str(part).is_err() {
-            let unknown = || {
-                let part = beginning(part, TYPED_CHARS);
-                let text = format!("No task, or more than one, has the id '{part}'");
-                Refused::of_field("depends_on", lang.t(text, format!("Ідентифікатор «{part}» не має жодне завдання або мають кілька")))
-            };
+            let unknown = || Refused::of_field("depends_on", not_one_task(lang, part));
             *id = json!(by_part(visit, part).await?.ok_or_else(unknown)?);
         }
     }
@@ -432,6 +412,8 @@ mod tests {
         assert_eq!(wrong["priority"], "Expected number, received 'high'");
         assert_eq!(wrong["budget"], "Expected US dollars, like 0.50, received '$3'");
         assert_eq!(of_line(Lang::English, "1: The glob must be relative"), "line 2: The glob must be relative");
+        let shown = [json!(7_200), json!(90), json!(null)].map(|seconds| text_of(Kind::Span, &seconds));
+        assert_eq!(shown, ["2h", "90s", ""]);
         assert_eq!(of_line(Lang::English, "Array must have at most 50 elements"), "Array must have at most 50 elements");
     }
 }

@@ -23,6 +23,12 @@ on_both! { alone:
         // The style shows them for the scopes that have them.
         none.has("<fieldset class=\"for-owner\">");
         none.has("<fieldset class=\"for-worker\">");
+        // Each scope is explained where it is chosen.
+        none.has("<select id=\"scope\" name=\"scope\" aria-describedby=\"scope-hint\">");
+        none.has("<dt>admin</dt><dd>Everything, keys too.</dd><dt>submit</dt><dd>For a program: creates tasks");
+        for scope in ["member", "worker", "read", "join"] {
+            none.has(&format!("<dt>{scope}</dt><dd>"));
+        }
         let form = [("name", "ci"), ("scope", "submit"), ("team", "docs"), ("expires_in", "90d"), ("max_open_tasks", "5"), ("max_stored_mib", "20")];
         let made = browser.send_form("/keys", "/keys", &form).await.expect(201);
         let key = shown_key(&made);
@@ -40,7 +46,7 @@ on_both! { alone:
         assert_eq!((lasts, &about["quota"]["max_open_tasks"], &about["quota"]["max_tasks_per_minute"]), (90 * 86_400_000, &json!(5), &json!(null)));
         for page in ["/keys", "/keys/ci"] {
             let shown = browser.ok(page).await;
-            for text in ["ci", "team docs", "open tasks: 0 of 5", "of 20 MiB"] {
+            for text in ["ci", "team docs", "open tasks: 0 of 5", "of 20 MiB", "For a program: creates tasks"] {
                 shown.has(text);
             }
             shown.has_not(&key);
@@ -203,7 +209,7 @@ on_both! { alone:
             home.has(&format!("<a href=\"/keys\" title=\"Your key\">{scope}"));
             let own = browser.ok("/keys").await;
             own.has(&format!("<h1>Your key: {scope}</h1>"));
-            own.has(&format!("<dt>Scope</dt><dd>{scope}</dd>"));
+            own.has(&format!("<dt>Scope</dt><dd>{scope} <span class=\"soft\">"));
             for other in ["precious", "action=\"/keys\"", "Revoke"] {
                 own.has_not(other);
             }

@@ -28,7 +28,11 @@ on_both! {
         second.has_not("rel=\"next\"");
         browser.ok(&format!("/tasks?context_id={context}&status=dead")).await.has("No task matches the filter");
         browser.ok(&format!("/tasks?context_id={context}&since=1h")).await.has("number 44 of the list");
-        browser.ok("/tasks?label=nonsense").await.has("role=\"alert\"");
+        for (field, wrong) in [("label", "nonsense"), ("id", "nonsense"), ("text", "a")] {
+            let told = browser.ok(&format!("/tasks?{field}={wrong}")).await;
+            told.has(&format!("name=\"{field}\" value=\"{wrong}\" aria-invalid=\"true\" aria-describedby=\"{field}-wrong\""));
+            told.has(&format!("role=\"alert\" id=\"{field}-wrong\" lang=\"en\">"));
+        }
         browser.ok("/tasks?cursor=nonsense").await.has("Invalid cursor");
         let task = crew.task().prompt("found by its id").create().await;
         browser.ok(&format!("/tasks?id={}", &task.id[24..])).await.has("found by its id");
@@ -152,11 +156,9 @@ on_both! {
             ("/tasks?status=faild", "status: &#39;faild&#39; is unknown, so nothing was done. Known: queued, leased, "),
             ("/tasks?since=1d", "since: &#39;1d&#39; is unknown, so nothing was done. Known: 1h, 24h, 7d, 30d"),
             ("/leases?status=actve", "status: &#39;actve&#39; is unknown, so nothing was done. Known: active, "),
-            ("/leases?task_id=nonsense", "task_id: &#39;nonsense&#39; is unknown"),
             ("/leases?wroker_id=a", "Known: status, outcome, worker_id, task_id, cursor"),
             ("/audit?action=task_dead,nonsense", "action: &#39;nonsense&#39; is unknown"),
             ("/audit?actoin=task_dead", "Known: action, actor, "),
-            ("/artifacts?task_id=nonsense", "task_id: &#39;nonsense&#39; is unknown"),
             ("/artifacts?task=1", "Known: task_id, kind, cursor"),
             ("/contexts?porject=a", "Known: cursor, project, order"),
             ("/workers?status=online", "Known: cursor"),
@@ -165,6 +167,40 @@ on_both! {
             ("/projects?name=a", "Known: cursor, done"),
         ] {
             browser.get(page).await.expect(400).has(told);
+        }
+    }
+
+    async fn a_filter_that_names_nothing_is_told_at_its_field(server) {
+        let browser = Browser::of(server);
+        let crew = server.crew();
+        let worker = crew.worker().register().await;
+        let idle = crew.task().create().await;
+        let near = format!("{}x", worker.name);
+        for list in ["/leases", "/artifacts", "/audit"] {
+            for part in ["nonsense", "0000000000"] {
+                let refused = browser.get(&format!("{list}?task_id={part}")).await.expect(400);
+                refused.has(&format!("name=\"task_id\" value=\"{part}\" aria-invalid=\"true\" aria-describedby=\"task_id-wrong\""));
+                refused.has(&format!("No task, or more than one, has the id &#39;{part}&#39;: give the whole id"));
+            }
+            let unknown = browser.ok(&format!("{list}?task_id={NO_ID}")).await;
+            unknown.has("aria-describedby=\"task_id-wrong\"");
+            unknown.has("There is no task with this id");
+        }
+        browser.get(&format!("/audit?since=1h&task_id={}", &idle.id[20..])).await.leads_to(&format!("/audit?since=1h&task_id={}", idle.id));
+        for list in ["/leases", "/audit", "/tasks", "/usage"] {
+            let unknown = browser.ok(&format!("{list}?worker_id={near}")).await;
+            unknown.has(&format!("name=\"worker_id\" value=\"{near}\" aria-invalid=\"true\" aria-describedby=\"worker_id-wrong\""));
+            unknown.has(&format!("No worker has the name &#39;{near}&#39;. Did you mean "));
+            browser.ok(&format!("{list}?worker_id=nobody-at-all")).await.has("the page Workers lists those that there are");
+        }
+        for list in ["/tasks", "/usage", "/contexts"] {
+            let unknown = browser.ok(&format!("{list}?project=none-has-it")).await;
+            unknown.has("aria-describedby=\"project-wrong\"");
+            unknown.has("No project has the name or id &#39;none-has-it&#39;");
+        }
+        // What exists is no error, even if it has nothing in the list.
+        for list in [format!("/leases?task_id={}", idle.id), format!("/artifacts?task_id={}", idle.id), format!("/leases?worker_id={}", worker.name)] {
+            browser.ok(&list).await.has_not("aria-invalid");
         }
     }
 

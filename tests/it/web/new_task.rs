@@ -111,14 +111,21 @@ on_both! {
             let fields = [("prompt", "p"), ("agent_slug", agent.as_str()), ("timeout_sec", limit), ("ttl_after_finished_sec", "7d")];
             browser.send_form(FORM, FORM, &fields).await
         };
-        for (limit, seconds) in [("30m", 1_800), ("2h", 7_200), ("90", 90)] {
+        for (limit, seconds, again) in [("30m", 1_800, "30m"), ("2h", 7_200, "2h"), ("90", 90, "90s")] {
             assert_eq!(send(limit).await.status, 303);
             let task = &server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok()[0];
             assert_eq!((&task["policy"]["timeout_sec"], &task["ttl_after_finished_sec"]), (&json!(seconds), &json!(604_800)));
+            let form = browser.ok(&format!("{FORM}?like={}", task["id"].as_str().unwrap())).await;
+            form.has(&format!("name=\"timeout_sec\" value=\"{again}\""));
+            form.has("name=\"ttl_after_finished_sec\" value=\"168h\"");
         }
         let refused = send("soon").await.expect(400);
         refused.has("id=\"timeout_sec-wrong\"");
         refused.has("value=\"soon\"");
+        // What is refused stands there as it was typed, and so does a time beside another field that is wrong.
+        send("48h").await.expect(400).has("name=\"timeout_sec\" value=\"48h\"");
+        let beside = [("prompt", "p"), ("agent_slug", agent.as_str()), ("timeout_sec", "90m"), ("priority", "high")];
+        browser.send_form(FORM, FORM, &beside).await.expect(400).has("name=\"timeout_sec\" value=\"90m\"");
     }
 
     async fn all_wrong_fields_are_told_at_once(server) {
