@@ -72,12 +72,11 @@ pub const RECENT: &str = "recent";
 /// `limit`, `cursor`, the order and the filter of the list of contexts.
 pub struct ContextPageParams;
 
-const ORDER: &str = "`recent`: the contexts of the newest 2000 tasks that the caller sees, those with the newest tasks first, on one page. \
-    Without it, all contexts by id.";
+const ORDER: &str = "`recent`: the contexts of the newest 2000 tasks that the caller can see, sorted by their newest tasks, all on one page. Default: all contexts, sorted by id.";
 
 impl IntoParams for ContextPageParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let limit = "Contexts per page. A larger number means 100; a value that is no such number means the default.";
+        let limit = "Maximum number of contexts per page. Any value that is not a whole number from 1 to 100 counts as 100.";
         vec![
             parameter("limit", limit, integer(1..=MAX_CONTEXTS_PAGE, MAX_CONTEXTS_PAGE), 20),
             cursor_param(r"^(=[^\x00]*)?$", "=docs-review"),

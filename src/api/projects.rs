@@ -97,7 +97,7 @@ body! {
     /// Which workers clone the project.
     #[derive(Default)]
     pub struct Propagation {
-        /// Default: all that lack it and have a URL.
+        /// The workers that clone the project: at most 1000. Default: all that lack it and have a URL.
         node_ids: Option<List<ShortName, 0, MAX_NODES>>,
     }
 

@@ -42,7 +42,7 @@ body! {
         question: Option<AskedQuestion>,
     }
 
-    /// Answers what the run of a task asks.
+    /// Answers the question that the run of a task asks.
     pub struct NewAnswer {
         /// Answers only this question. Default: what the run asks now.
         question_id: Option<Id>,
