@@ -390,7 +390,10 @@ impl<T: Wire> IntoParams for StatusParam<T> {
     }
 }
 
-const SEARCH: &str = "Only tasks that have this text, in upper or lower case, in the id, the context, a label (`name=value`), the message of the failure, or the first 65,536 characters of the prompt or of the newest answer. If the answer is in an object store, only its beginning is searched. One call searches at most 2,000 tasks, so a page may have few or no tasks and still a Link to the next page. Can't be combined with `id`.";
+const SEARCH: &str = "Only tasks that have this text, in upper or lower case, in the id, the context, a label (`name=value`), the \
+    message of the failure, or the first 65,536 characters of the prompt or of the newest answer. If the answer is in an object store, \
+    only its beginning is searched. One call searches at most 2,000 tasks, so a page may have few or no tasks and still a Link to the \
+    next page. Can't be combined with `id`.";
 
 /// The filters of tasks, besides `status`.
 pub struct TaskParams;

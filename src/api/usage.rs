@@ -18,7 +18,7 @@ pub struct Usage {
     pub output_tokens: i64,
     /// US dollars.
     pub cost_usd: f64,
-    /// Only if true: a part of the US dollars is estimated, because a run ended without a total.
+    /// Whether a part of the US dollars is estimated, because a run ended without a total; absent if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     pub cost_estimated: bool,

@@ -20,7 +20,7 @@ pub(crate) const GET: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Shows how many tokens and US dollars runs used.
 ///
-/// The answer has one row per group: days and weeks newest first, all other groups by name. The header `Link` leads to the next page; the
+/// The answer has one row per group: days newest first, all other groups by name. The header `Link` leads to the next page; the
 /// server computes the sums again for each page. Usage is kept when its task is removed; for removed tasks, `from` and `to` are rounded to
 /// whole days. `created_by` is empty if the audit trail no longer has the creation of the task. A `week` is named by the date of its
 /// Monday. A member key gets the runs of its team's tasks, a submit key the runs of the tasks that it created.
