@@ -79,16 +79,16 @@ pub enum LeaseCommand {
     /// List leases, newest first
     #[command(alias = "ls")]
     List {
-        /// Only with this status
+        /// Only leases with this status
         #[arg(long, value_parser = PossibleValuesParser::new(LeaseStatus::ALL.iter().map(|status| status.as_str())))]
         status: Option<String>,
-        /// Only those whose run ended so, as its completion told; stopped runs end with an error, too
+        /// Only leases whose run had this outcome; a stopped run has the outcome error
         #[arg(long, value_parser = PossibleValuesParser::new(Outcome::ALL.iter().map(|outcome| outcome.as_str())))]
         outcome: Option<String>,
-        /// Only of this worker
+        /// Only leases of this worker
         #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
         worker: Option<String>,
-        /// Only of this task, which a submit or member key must name; its id, or the beginning or the end of it
+        /// Only leases of this task: its id, or the beginning or the end of the id; required with a submit or member key
         #[arg(long, value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
         task: Option<String>,
         #[command(flatten)]

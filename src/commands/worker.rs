@@ -58,7 +58,7 @@ pub enum WorkerCommand {
         #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
         names: Vec<String>,
     },
-    /// Give workers no new tasks, and tell them to finish or hand back those that they have
+    /// Give workers no new tasks, and ask them to finish or hand back those that they have
     Drain {
         /// Names, as `worker list` shows them
         #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]

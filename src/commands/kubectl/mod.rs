@@ -68,7 +68,7 @@ enum Action {
     Submit(Box<Submit>),
     /// Print the events of a task's runs
     ///
-    /// The text of a run is printed as it is, every other event as a line in brackets.
+    /// The text of a run is printed unchanged, every other event as a line in brackets.
     Logs {
         /// The name of the LLMTask
         name: String,
