@@ -68,7 +68,8 @@ body! {
         reason: Option<Reason>,
         /// Whether the task goes back to the queue after an error, as long as attempts remain and its budget is not spent.
         retryable: bool = false,
-        /// Do not retry before this time, in milliseconds since the epoch.
+        /// The task is not retried before this time, in milliseconds since the epoch. Only with `retryable`. Default: after a delay that
+        /// the server chooses.
         retry_at: Option<Moment>,
         /// Whether the attempt is given back: it then does not count towards `max_attempts`.
         keep_attempt: bool = false,

@@ -41,7 +41,7 @@ body! {
     pub struct NewTask: Default {
         /// The conversation: tasks with the same context continue it one after the other.
         context_id: Name,
-        /// The kind of agent that runs it.
+        /// The kind of agent (slug) that runs it.
         agent_slug: ShortName,
         /// What the agent is asked to do.
         prompt: NonEmpty,
@@ -56,13 +56,14 @@ body! {
         max_attempts: Int<1, 10> = MAX_ATTEMPTS,
         /// 0 to 9; 9 is the most urgent.
         priority: Priority = PRIORITY,
-        /// Milliseconds since the epoch; the task does not run before this time.
+        /// The task does not run before this time, in milliseconds since the epoch. Default: it may run at once.
         not_before: Option<Moment>,
         /// Tasks that must be completed first. If one of them ends otherwise, this task is cancelled.
         depends_on: List<Id, 0, MAX_DEPENDENCIES> = List(Vec::new()),
-        /// At most one task with this key is leased or running.
+        /// At most one task with this key is leased or running at a time; others wait. Default: no key.
         exclusive_key: Option<Name>,
-        /// A repeated call with this key returns the first task. The header Idempotency-Key has the same meaning.
+        /// A repeated call with this key returns the first task. The header Idempotency-Key has the same meaning. Default: each call
+        /// creates a task.
         idempotency_key: Option<Name>,
         /// Names with values, by which lists can be filtered: at most 32. Default: none.
         labels: Labels = Labels::default(),

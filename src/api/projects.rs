@@ -75,7 +75,7 @@ body! {
         /// Where agents put the clone: a path below their directory of projects, even if it begins with `/` or `~/`. Default: the name of
         /// the project.
         target_path: Option<TargetPath>,
-        /// The worker that clones it if a call names none.
+        /// The worker that clones it if a call names none. Default: the first worker that is asked for a clone.
         primary_node_id: Option<ShortName>,
         /// What the branches of its contexts begin with: `PREFIX/CONTEXT`. The repository must not have a branch with exactly this name,
         /// because git then allows none below it.

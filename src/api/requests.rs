@@ -147,7 +147,7 @@ body! {
         runs: List<RunEvents, 0, MAX_NAMED_LEASES>,
     }
 
-    /// Asks for tasks.
+    /// A worker's request for tasks.
     pub struct Claim {
         /// How many tasks to claim at most. It never gets more than it has free slots.
         max: Int<1, MAX_CONCURRENCY>,

@@ -58,7 +58,7 @@ pub struct Task<'a> {
     pub not_before: Option<Ms>,
     /// Ids of the tasks that must be completed first.
     pub depends_on: Cow<'a, [Uuid]>,
-    /// At most one task with this key is leased or running.
+    /// At most one task with this key is leased or running at a time; others wait. Null: no key.
     pub exclusive_key: Option<Cow<'a, str>>,
     /// A repeated creation with this key returns this task.
     pub idempotency_key: Option<Cow<'a, str>>,

@@ -24,7 +24,7 @@ use bloom_worker::{self as agent, Access, access};
 /// of the same user find it there if the directory is the default one. The flags and environment variables of `serve` also work here.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "These are the usual flags; --help has all, those of `serve` among them.",
+    after_help = "These are the most common flags; --help lists all flags, including those of `serve`.",
     after_long_help = "Example:\n  bloom-runtime dev --port 5050 --data-dir bloom"
 )]
 pub struct DevArgs {

@@ -136,7 +136,7 @@ enum Command {
         /// PEM file with the authority of the server's certificate, if this machine does not trust it
         #[arg(long, env = "BLOOM_CA_FILE", value_name = "FILE")]
         ca_file: Option<PathBuf>,
-        /// Exit with 1 for warnings, too, such as a worker that is offline: for scheduled jobs
+        /// Also exit with 1 for warnings, such as a worker that is offline; for scheduled jobs
         #[arg(long)]
         strict: bool,
         /// Output format
@@ -431,7 +431,7 @@ mod tests {
         let mut cli = command();
         let dev = cli.find_subcommand_mut("dev").unwrap();
         let (short, long) = (dev.render_help().to_string(), dev.render_long_help().to_string());
-        for flag in ["--host ", "--port ", "--data-dir ", "--max-concurrency ", "--runner ", "--profiles ", "--help has all"] {
+        for flag in ["--host ", "--port ", "--data-dir ", "--max-concurrency ", "--runner ", "--profiles ", "--help lists all"] {
             assert!(short.contains(flag), "{flag} is missing in\n{short}");
         }
         assert!(short.lines().count() < 40 && !short.contains("--database-url"), "{short}");

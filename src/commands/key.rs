@@ -57,7 +57,7 @@ pub enum KeyCommand {
         /// Let the worker serve only the LLMTasks of this Kubernetes namespace, and no other tasks; may be repeated [default: no limit]
         #[arg(long = "namespace", value_name = "NAME", value_parser = config::namespace)]
         namespaces: Vec<String>,
-        /// How long it is valid, such as 90d, 1y or until 2027-01-01 [default: for ever; a join token: 24h]
+        /// How long it is valid, such as 90d, 1y or until 2027-01-01 [default: no expiry; for a join token 24h]
         #[arg(long, value_name = "TIME", value_parser = lasts, allow_hyphen_values = true)]
         expires: Option<u64>,
         #[command(flatten)]

@@ -98,7 +98,7 @@ struct Submit {
     /// Print the text of the run while it is written; with -o json its events, one per line
     #[arg(long)]
     follow: bool,
-    /// Wait at most this long, such as 5m or 2h; a number alone is seconds. The task goes on
+    /// Wait at most this long, such as 5m or 2h; a number alone is seconds. The task goes on after that
     #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
     wait_timeout: Option<Duration>,
     #[command(flatten)]

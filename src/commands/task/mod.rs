@@ -80,7 +80,7 @@ pub enum TaskCommand {
     },
     /// Show all about a task: why it waits or failed, its attempts, dependencies, events and history
     ///
-    /// Also says what to do about it. -o json prints the answers of the server from which this is made.
+    /// Also says what to do if the task waits or failed. -o json prints the answers of the server on which this is based.
     #[command(visible_alias = "show")]
     Describe {
         /// Its id

@@ -81,7 +81,8 @@ pub struct WorkerPoolSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub env_from: Vec<EnvFromSource>,
-    /// Where the profiles are: which program runs the tasks of which agent slug, and how. Without profiles, the Claude CLI runs all tasks.
+    /// Where the profiles are, which say what program runs the tasks of an agent slug, and how. Without profiles, the Claude CLI runs all
+    /// tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiles: Option<Profiles>,
     /// What runs tasks that have no profile: `claude`, `echo` (which answers with the prompt), or the name of a profile.

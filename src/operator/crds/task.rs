@@ -72,7 +72,7 @@ pub struct LLMTaskSpec {
     /// does not exist yet, the task waits for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub depends_on: Option<Vec<String>>,
-    /// At most one task with this key is leased or running.
+    /// At most one task with this key is leased or running at a time; others wait. Default: no key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclusive_key: Option<String>,
     /// A repeated creation with this key gets the first task.
@@ -168,7 +168,7 @@ pub struct LLMTaskStatus {
     /// The worker that runs the task or ran it last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_name: Option<String>,
-    /// The TaskLease of the attempt that is under way. Deleting that object revokes the lease.
+    /// The TaskLease of the current attempt. Deleting that object revokes the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_name: Option<String>,
     /// When the current or last attempt started.

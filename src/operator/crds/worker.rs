@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
     namespaced,
     status = "WorkerStatus",
     derive = "PartialEq",
-    doc = "A worker that is registered with the server, whether it runs in the cluster or elsewhere. The server creates and removes these objects.",
+    doc = "A worker that is registered with the server, in the cluster or elsewhere. The server creates and removes these objects.",
     printcolumn(name = "Status", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Slots", type_ = "integer", json_path = ".status.slots"),
     printcolumn(name = "Unschedulable", type_ = "boolean", json_path = ".spec.unschedulable"),
