@@ -32,8 +32,8 @@ pub const NAME: &str = "kubectl-bloom";
 
 /// Submit LLM tasks as objects of Kubernetes, and read what their runs say
 ///
-/// `submit` creates an LLMTask in the current namespace, by your rights in the cluster. `logs` and `result` read the run's output
-/// from the server: by a port-forward to its Service, with the key from its Secret, unless --server and --key-file are given.
+/// `submit` creates an LLMTask in the current namespace, with your rights in the cluster. `logs` and `result` read the run's output
+/// from the server: by a port-forward to its Service, with the key from its Secret, unless --server and --key-file are set.
 #[derive(Debug, Parser)]
 #[command(
     name = NAME,
