@@ -17,17 +17,17 @@ pub struct Account<'a> {
     pub kind: AnyPauseKind,
     /// Its name.
     pub name: Cow<'a, str>,
-    /// Why it is paused. If workers have found out different things, this is what one of them says.
+    /// Why it is paused. If the workers report different causes, this is one of these.
     pub cause: AnyPauseCause,
-    /// Since when, in milliseconds since the epoch.
+    /// When the pause began, in milliseconds since the epoch.
     pub since: Ms,
     /// When the first of the workers tries again, in milliseconds since the epoch.
     pub until: Ms,
-    /// The workers that found it out.
+    /// The workers that detected the cause.
     pub found_by: Vec<Cow<'a, str>>,
     /// The workers on which it is paused.
     pub workers: Vec<Cow<'a, str>>,
-    /// An administrator has ended the pause, and not all of these workers have heard of it.
+    /// Whether an administrator has ended the pause, but not all of these workers have learned it yet.
     pub resumed: bool,
 }
 

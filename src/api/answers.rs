@@ -65,7 +65,7 @@ pub struct Lease<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub message: Option<Cow<'a, str>>,
-    /// The model that the completion of its run reported; only if it did.
+    /// The model that its run used, according to its completion; only if the completion named one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub model: Option<Cow<'a, str>>,
@@ -87,13 +87,14 @@ pub struct Lease<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub repository: Option<Repository<'a>>,
-    /// When the task's context was last reset: the run continues no session that was begun under another value. Only in answers for the
-    /// worker that is to run the task, and only if the context was reset.
+    /// When the task's context was last reset: the run must not continue a session that began under another value of this field. Only in
+    /// answers for the worker that is to run the task, and only if the context was reset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub context_reset_at: Option<Ms>,
-    /// The session in which the newest run of the task's context answered since it was reset: a worker that does not have it can't continue the
-    /// conversation. Only in answers for the worker that is to run the task, and only if the task continues the conversation and there is one.
+    /// The session of the newest run that has answered in the task's context since its last reset: a worker that does not have this session
+    /// can't continue the conversation. Only in answers for the worker that is to run the task, and only if the task continues the
+    /// conversation and there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub conversation: Option<Cow<'a, str>>,
@@ -111,7 +112,7 @@ pub struct Repository<'a> {
     pub project_id: Uuid,
     /// The name of the project.
     pub project: Cow<'a, str>,
-    /// Where the repository is.
+    /// The URL of the repository.
     pub url: Cow<'a, str>,
     /// What the branch of the context begins with, before a `/`, unless it was pushed under a former prefix.
     pub branch_prefix: Cow<'a, str>,
@@ -254,7 +255,7 @@ pub struct RenewedLeases {
 /// Contexts that are gone.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct GoneContexts {
-    /// Those of the named contexts to which no task belongs any more.
+    /// The contexts of the request that no longer have tasks.
     pub gone: Vec<String>,
 }
 
@@ -286,20 +287,20 @@ pub struct RunResult {
 /// The outcome of a bulk call.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct BulkResult {
-    /// Number of tasks, named by ids or filter, that the call would change: up to 1,000, in a dry run up to 100,000. A requeue by a filter that finds
-    /// only tasks that have to wait for others looks further, up to 10,000.
+    /// Number of tasks, named by ids or a filter, that the call can change: at most 1,000, in a dry run at most 100,000. If a requeue by a
+    /// filter finds only tasks that have to wait for others, it searches further, up to 10,000 tasks.
     pub matched: i64,
     /// Number of tasks that were changed. One that another call cancels at the same moment counts in both answers.
     pub changed: i64,
-    /// More tasks match the filter than one call can change, or a dry run can count: call again. False if all tasks that the
+    /// Whether more tasks match the filter than one call can change, or a dry run can count: if so, call again. False if all tasks that the
     /// call found have to wait for something.
     pub more: bool,
-    /// When a dry run began to count, in milliseconds since the epoch. Given with the call that changes the tasks, it leaves out those that match since then. Absent
-    /// otherwise.
+    /// When the dry run began to count, in milliseconds since the epoch. If the call that changes the tasks sends it, that call skips tasks
+    /// that match only since then. Absent if this was no dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub as_of: Option<Ms>,
-    /// Tasks that were not changed because something has to be done first, and what: at most 20. Absent if there are none.
+    /// Tasks that were not changed because something else has to be done first, each with the reason: at most 20. Absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub not_changed: Vec<NotChanged>,

@@ -16,7 +16,7 @@ use bloom_core::ids::TaskId;
 type Ids = List<Id, 0, MAX_BATCH>;
 
 body! {
-    /// A filter of tasks. A task must match all given fields.
+    /// A filter of tasks. A task must match every field that is present.
     #[derive(Default)]
     pub struct Filter {
         /// An unknown status matches no task.
@@ -37,7 +37,7 @@ body! {
         depends_on: Option<Id>,
         /// Only tasks with all these labels.
         labels: Option<Labels>,
-        /// The same as `labels`, each as `name=value`.
+        /// The same filter as `labels`, with each label as `name=value`.
         label: Option<List<LabelText, 0, MAX_LABELS>>,
         /// Only tasks created after this time, in milliseconds since the epoch.
         created_after: Option<Moment>,
@@ -178,18 +178,19 @@ impl Bulk {
     fn described([by_ids, by_filter]: [&str; 2], text: &str, more: impl Fn() -> Vec<FieldSchema>) -> Schema {
         let none = |name| FieldSchema {
             name,
-            doc: "Absent: the other of `ids` and `filter` is given.",
+            doc: "Absent, because a body has either `ids` or `filter`.",
             schema: Schema::Object(Object::with_type(Type::Null)).into(),
             required: false,
             default: None,
         };
         let dry_run = || FieldSchema::of::<bool>("dry_run", "Only count the tasks; change nothing.", Some(false.into()));
         let as_of = || {
-            let text = "The `as_of` of a dry run: tasks that were created or, for requeue, ended after it are left as they are, because a person has not seen them counted.";
+            let text = "The `as_of` of a dry run's answer: tasks that were created or, for requeue, ended after it are skipped, because the dry run did not count them.";
             FieldSchema::of::<Option<Moment>>("as_of", text, None)
         };
         let ids = FieldSchema::of::<Ids>("ids", "Ids of the tasks: at most 1000.", None);
-        let filter = FieldSchema::of::<Filter>("filter", "The tasks that match. At least one field is given and not empty.", None);
+        let filter =
+            FieldSchema::of::<Filter>("filter", "Names all tasks that match. At least one field must be present and not empty.", None);
         let with_more = |fields: [FieldSchema; 4]| fields.into_iter().chain(more()).collect();
         let by_ids = titled(by_ids, closed(object_schema("Tasks by their ids.", with_more([ids, none("filter"), dry_run(), as_of()]))));
         let by_filter =
@@ -240,9 +241,14 @@ impl Wire for BulkRequeue {
     }
 
     fn describe() -> Schema {
-        let text = "Tasks, named either by their ids or by a filter, and what their runs have from now on.";
-        let policy =
-            || FieldSchema::of::<Option<PolicyChange>>("policy", "Other limits of their runs. Default: those that each has.", None);
+        let text = "Tasks, named either by their ids or by a filter, and new limits for their next runs.";
+        let policy = || {
+            FieldSchema::of::<Option<PolicyChange>>(
+                "policy",
+                "New limits for the next runs of the tasks. Default: the limits of each task stay.",
+                None,
+            )
+        };
         let with_dependents = || {
             let text = "Also queue the tasks again that were cancelled because one of these did not complete, and those that were cancelled \
                 because of them in turn. They count as the others do.";

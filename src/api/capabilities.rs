@@ -18,27 +18,27 @@ use bloom_core::project::MAX_WORKER_PROJECTS;
 use bloom_core::worker::{KNOWN_CAPABILITIES, MAX_CONCURRENCY, other_capabilities};
 
 body! {
-    /// What a worker can do. Fields of other names are kept, and shown as they came: at most 32, and 4 KiB together.
+    /// What a worker can do. Other fields are stored and returned unchanged: at most 32, and 4 KiB together.
     #[derive(Default)]
     pub struct NewCapabilities {
-        /// Whether it can run the Claude CLI. Workers that claim need not have it. Default true.
+        /// Whether it can run the Claude CLI. Workers that claim tasks do not need it. Default true.
         claude_cli: Option<bool>,
         /// Number of slots: how many tasks it can run at a time. Default 1.
         max_concurrency: Option<Int<1, MAX_CONCURRENCY>>,
-        /// Names of what is special about it, for people. Default: none.
+        /// Labels of the worker, for people. Default: none.
         labels: Option<List<Text<0, { limits::WORKER_LABEL_CHARS }>, 0, { limits::WORKER_LABELS }>>,
-        /// The agents (slugs) that it serves; absent = all, also for a worker that served only some before.
+        /// The agents (slugs) that it serves; absent = all, even if the worker served only some before.
         agents: Option<List<ShortName, 0, { limits::WORKER_AGENTS }>>,
-        /// The agents (slugs) for which it has profiles of their own, so that a misspelt agent of a task can be told; it serves them only if
-        /// `agents` does not leave them out. Default: it does not tell.
+        /// The agents (slugs) for which it has profiles of their own, so that the server can warn of a task whose agent is misspelt. It
+        /// serves them only if `agents` is absent or has them. Default: not reported.
         profiles: Option<List<ShortName, 0, { limits::WORKER_AGENTS }>>,
-        /// The Kubernetes namespaces whose LLMTasks it serves, and no other tasks; absent = all tasks, also those of no namespace. If `agents`
-        /// are given too, at most 512 pairs of both.
+        /// The Kubernetes namespaces whose LLMTasks it serves, and no other tasks; absent = all tasks, also those of no namespace. With
+        /// `agents`, at most 512 pairs of both.
         namespaces: Option<List<Namespace, 0, { limits::WORKER_NAMESPACES }>>,
-        /// Whether it can clone any project. Default false, also for a worker that could before.
+        /// Whether it can clone any project. Default false, even if the worker could before.
         git: Option<bool>,
-        /// The names of the projects whose tasks it serves, whether or not it has `git`; absent = all if it has `git`, else none. It serves tasks
-        /// without a project, too. `agents`, `namespaces` and `projects` together: at most 512 combinations, of which tasks without a project
+        /// The names of the projects whose tasks it serves, whether or not it has `git`; absent = all if it has `git`, else none. It also
+        /// serves tasks without a project. `agents`, `namespaces` and `projects` may have at most 512 combinations; tasks without a project
         /// count as one more project.
         projects: Option<List<ProjectName, 0, MAX_WORKER_PROJECTS>>,
     }

@@ -68,17 +68,19 @@ body! {
         reason: Option<Reason>,
         /// Whether the task goes back to the queue after an error, as long as attempts remain and its budget is not spent.
         retryable: bool = false,
-        /// Do not retry before this time, in milliseconds since the epoch.
+        /// The task is not retried before this time, in milliseconds since the epoch. Only with `retryable`. Default: after a delay that
+        /// the server chooses.
         retry_at: Option<Moment>,
-        /// Gives the attempt back: it does not count towards `max_attempts`.
+        /// Whether the attempt is given back: it then does not count towards `max_attempts`.
         keep_attempt: bool = false,
-        /// Tokens and US dollars that the run used. Default: not known.
+        /// Tokens and US dollars that the run used. Default: unknown.
         usage: Option<NewUsage>,
         /// The conversation of the agent, which later tasks of the context continue.
         session_id: Option<Name>,
         /// The model that the run used.
         model: Option<ShortName>,
-        /// The `seq` of the run's last event. Streams of the task's events wait for it for half a minute. Default: no event is to come.
+        /// The `seq` of the run's last event. Streams of the task's events wait up to half a minute for it before they end. Default: they
+        /// do not wait.
         last_event_seq: Option<Int<0, MAX_SAFE>>,
         /// The branch of the task's project that has the commits of the run. Default: none.
         branch: Option<GitRef>,

@@ -29,27 +29,27 @@ pub struct Context<'a> {
     pub tasks: ContextTasks,
     /// Its newest task.
     pub last_task: LastTask<'a>,
-    /// The session of the last run that has completed; null: it told of none. After a reset, the next run begins another one.
+    /// The session of the last completed run; null: the run reported none. After a reset, the next run begins a new one.
     pub session_id: Option<Cow<'a, str>>,
     /// The worker of that run; null: no run has completed.
     pub worker_id: Option<Cow<'a, str>>,
     /// What the runs of the counted tasks have used.
     pub usage: Usage,
-    /// When the context was last reset, in milliseconds since the epoch; null: never. Runs whose lease is later continue no session that
-    /// began before.
+    /// When the context was last reset, in milliseconds since the epoch; null: never. Runs that are leased later do not continue a session
+    /// that began before the reset.
     pub reset_at: Option<Ms>,
 }
 
-/// The numbers of the tasks of a context: of its 1000 newest ones.
+/// The number of a context's tasks by status. Only its 1000 newest tasks are counted.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ContextTasks {
-    /// Tasks that are queued, those that are not ready among them.
+    /// Number of queued tasks, including those that are not ready.
     pub queued: i64,
-    /// Tasks that a worker has: leased or running.
+    /// Number of tasks that a worker has: leased or running.
     pub running: i64,
-    /// Tasks that are finished: completed, failed, dead or cancelled.
+    /// Number of finished tasks: completed, failed, dead or cancelled.
     pub finished: i64,
-    /// So many tasks were counted that the context may have older ones.
+    /// Whether the context may have older tasks, which were not counted.
     pub more: bool,
 }
 
@@ -58,7 +58,7 @@ pub struct ContextTasks {
 pub struct LastTask<'a> {
     /// The id of the task.
     pub id: Uuid,
-    /// How far it is.
+    /// Its status.
     pub status: AnyStatus,
     /// The kind of agent that it is for.
     pub agent_slug: Cow<'a, str>,
@@ -72,12 +72,12 @@ pub const RECENT: &str = "recent";
 /// `limit`, `cursor`, the order and the filter of the list of contexts.
 pub struct ContextPageParams;
 
-const ORDER: &str = "`recent`: the contexts of the newest 2000 tasks that the caller sees, those with the newest tasks first, on one page. \
-    Without it, all contexts by id.";
+const ORDER: &str = "`recent`: the contexts of the newest 2000 tasks that the caller can see, sorted by their newest tasks, all on \
+    one page. Default: all contexts, sorted by id.";
 
 impl IntoParams for ContextPageParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let limit = "Contexts per page. A larger number means 100; a value that is no such number means the default.";
+        let limit = "Maximum number of contexts per page. Any value that is not a whole number from 1 to 100 counts as 100.";
         vec![
             parameter("limit", limit, integer(1..=MAX_CONTEXTS_PAGE, MAX_CONTEXTS_PAGE), 20),
             cursor_param(r"^(=[^\x00]*)?$", "=docs-review"),

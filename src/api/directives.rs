@@ -12,11 +12,12 @@ use bloom_core::pause;
 pub struct Directives {
     /// Tasks whose runs the worker must end.
     pub cancel: Vec<Uuid>,
-    /// The leases of these tasks: a worker that knows this field ends their runs and no others, because an answer that comes late may name a
-    /// task that the worker has again; absent if there are none.
+    /// The leases of the tasks in `cancel`; absent if there are none. A worker that knows this field ends the runs of these leases and no
+    /// others, because a late answer may name a task that the worker has leased again since.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cancel_leases: Vec<Uuid>,
-    /// Tasks whose runs have an answer: the worker takes it by asking again; absent if there are none.
+    /// Tasks whose runs have an answer to their question, which the worker fetches by repeating the call that asks it; absent if there are
+    /// none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answered: Vec<Uuid>,
     /// The worker must take no new tasks, and finish or hand back those that it has.
@@ -42,7 +43,7 @@ impl Directives {
 pub struct ResumedAccount {
     /// The name of the account.
     pub account: String,
-    /// Since when the pause has been on that is over now. A pause that began later goes on.
+    /// When the pause that was ended began. A pause that began later goes on.
     pub since: Ms,
 }
 
@@ -57,9 +58,10 @@ impl From<pause::ResumedAccount> for ResumedAccount {
 pub struct PausedAccount {
     /// The name of the account.
     pub account: String,
-    /// When that worker tries it again, in milliseconds since the epoch. A worker that can should look for itself after some minutes.
+    /// When the worker that detected it tries the account again, in milliseconds since the epoch. A worker that can check the account
+    /// itself should do so after some minutes.
     pub until: Ms,
-    /// The worker that found it out.
+    /// The worker that detected it.
     pub worker: String,
 }
 

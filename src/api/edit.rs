@@ -31,7 +31,7 @@ pub struct EditTask {
     pub priority: Option<i64>,
     /// `Some(None)`, sent as null: the task may run at once.
     pub not_before: Option<Option<Ms>>,
-    /// Other limits of the runs that begin after this.
+    /// New limits for the runs that begin after this call.
     pub policy: Option<PolicyChange>,
     /// New values of labels by name; `None`, sent as null, removes the label. Other labels stay.
     pub labels: BTreeMap<String, Option<String>>,
@@ -121,7 +121,7 @@ impl Wire for EditTask {
         let not_before = described(or_null(Moment::describe()), "The task does not run before this time; null: it may run at once.");
         let mut policy = PolicyChange::refer();
         if let RefOr::Ref(named) = &mut policy {
-            named.description = "Other limits of the runs that begin after this.".into();
+            named.description = "New limits for the runs that begin after this call.".into();
         }
         let labels = ObjectBuilder::new()
             .schema_type(Type::Object)
@@ -133,7 +133,7 @@ impl Wire for EditTask {
             ObjectBuilder::new()
                 .schema_type(Type::Object)
                 .description(Some(
-                    "Changes of a queued task, as a JSON merge patch. Absent fields stay as they are; other fields are refused.",
+                    "Changes of a queued task, as a JSON merge patch. Absent fields stay as they are; unknown fields are refused.",
                 ))
                 .property("priority", described(Priority::describe(), "0 to 9; 9 is the most urgent."))
                 .property("not_before", not_before)

@@ -84,7 +84,7 @@ body! {
     pub struct NewInput {
         /// The id of an upload.
         artifact_id: Id,
-        /// Where the run finds it, below its directory. Default: the name of the upload.
+        /// The path of the file, below the directory of the run. Default: the name of the upload.
         path: Option<InputPath>,
     }
 }
@@ -108,9 +108,9 @@ impl NewInput {
 pub struct Input<'a> {
     /// The id of the upload.
     pub artifact_id: Uuid,
-    /// Where the run finds it, below its directory.
+    /// The path of the file, below the directory of the run.
     pub path: Cow<'a, str>,
-    /// The type that the upload named.
+    /// The content type of the upload.
     pub content_type: Cow<'a, str>,
     /// The size of the file.
     pub bytes: i64,

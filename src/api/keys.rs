@@ -83,7 +83,7 @@ impl Wire for EnrolledName {
 body! {
     /// A named key to create.
     pub struct NewKey {
-        /// Its name, by which the audit trail names it and by which it is revoked.
+        /// Its name, which the audit trail shows and by which the key is rotated and revoked.
         name: KeyName,
         /// What the key allows.
         scope: Scope,
@@ -95,33 +95,33 @@ body! {
         /// The Kubernetes namespaces whose LLMTasks the worker may serve, and no other tasks: it may register only with `namespaces` among
         /// these, and gets these if it names none. For keys of scope `worker`, and for join tokens, which pass it on. Default: no limit.
         namespaces: Option<List<Namespace, 1, { limits::WORKER_NAMESPACES }>>,
-        /// Seconds until the key expires; default: never, and a day for a join token, which may last 30 days.
+        /// Seconds until the key expires. Default: it never expires; a join token expires after a day, and may last at most 30 days.
         expires_in_sec: Option<Int<1, MAX_KEY_SEC>>,
-        /// The team of a key of scope `member`, which sees and changes the tasks of all keys of the team. A key of scope `submit` may have one
-        /// too: the members see its tasks, and it sees only its own.
+        /// The team of a key of scope `member`, which sees and changes the tasks of all keys of the team. A key of scope `submit` may also
+        /// have a team: the members see its tasks, and it sees only its own.
         team: Option<KeyName>,
-        /// What its owner may have at most. Only for keys of the scopes `submit` and `member`. Default: no limits.
+        /// The limits of its owner. Only for keys of the scopes `submit` and `member`. Default: no limits.
         quota: Option<NewQuota>,
     } with no unknown fields
 
-    /// What the owner of a submit or member key may have at most: at least one limit. A field that is missing is no limit.
+    /// The limits of the owner of a submit or member key: at least one. An absent field means no limit.
     pub struct NewQuota {
-        /// Tasks that have not finished: those that are queued, leased or running. Creating and requeuing more gets a 409.
+        /// Maximum number of unfinished tasks: those that are queued, leased or running. Creating or requeuing more is refused with 409.
         max_open_tasks: Option<Int<1, MAX_QUOTA_TASKS>>,
-        /// Tasks that are created or requeued in a minute. As many may be at once, and their room comes back evenly over a minute; until then,
-        /// creating and requeuing get a 429 with `Retry-After`.
+        /// Maximum number of tasks that are created or requeued in a minute. All of them may come at once; the allowance then comes back
+        /// evenly over a minute. Until then, creating and requeuing are refused with 429 and `Retry-After`.
         max_tasks_per_minute: Option<Int<1, MAX_QUOTA_TASKS>>,
-        /// Bytes of its tasks and uploads: prompts, answers, events and files, and 2 KiB for each task. New tasks and uploads count at once,
-        /// what runs produce and what is deleted within about a minute. Creating and requeuing tasks, and uploads, get a 409; runs go on, and
-        /// keep what they produce.
+        /// Maximum number of bytes of its tasks and uploads: prompts, answers, events and files, plus 2 KiB for each task. New tasks and
+        /// uploads count at once; the output of runs and deletions count after about a minute. Above the limit, creating tasks, requeuing
+        /// tasks and uploads are refused with 409; runs go on and keep what they produce.
         max_stored_bytes: Option<Int<1, MAX_QUOTA_BYTES>>,
     } with no unknown fields checked by has_limit
 
     /// How a key is rotated.
     pub struct KeyRotation {
-        /// For how many seconds the key that it had stays valid besides the new one, at most 30 days; 0: it is refused from now on.
+        /// Seconds for which the previous key stays valid besides the new one, at most 30 days; 0: it is refused from now on.
         overlap_sec: Int<0, MAX_OVERLAP_SEC> = Int(HOUR_SEC),
-        /// Seconds until the key expires. Default: it expires when it would have expired.
+        /// Seconds until the key expires. Default: its expiry does not change.
         expires_in_sec: Option<Int<1, MAX_KEY_SEC>>,
     } with no unknown fields
 
@@ -129,8 +129,8 @@ body! {
     pub struct NewEnrollment {
         /// The name of the worker.
         worker: EnrolledName,
-        /// The agent that enrolls, as in its registration: while another agent works under the name, the key of that one stays. Default: not the
-        /// one that works under it.
+        /// The `instance` with which the agent registers. If another agent has the worker's name and is not offline, the call is refused,
+        /// and the key of that agent stays. Default: the caller counts as another agent.
         instance: Option<Id>,
     }
 }
@@ -200,18 +200,18 @@ impl From<NewQuota> for Quota {
     }
 }
 
-/// The quota of a submit or member key, and how much of it is used. What has no limit is not counted.
+/// The quota of a submit or member key, and how much of it is used. Only what has a limit is counted.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, ToSchema)]
 pub struct KeyQuota {
-    /// The most open tasks; null: no limit.
+    /// Maximum number of open tasks; null: no limit.
     pub max_open_tasks: Option<i64>,
-    /// The most tasks that are created in a minute; null: no limit.
+    /// Maximum number of tasks that are created or requeued in a minute; null: no limit.
     pub max_tasks_per_minute: Option<i64>,
-    /// The most bytes of its tasks and uploads; null: no limit.
+    /// Maximum number of bytes of its tasks and uploads; null: no limit.
     pub max_stored_bytes: Option<i64>,
-    /// Its open tasks now.
+    /// Number of its open tasks now.
     pub open_tasks: Option<i64>,
-    /// The bytes of its tasks and uploads, as they were measured last, and what was added since.
+    /// Number of bytes of its tasks and uploads: the last measurement, plus what was added since.
     pub stored_bytes: Option<i64>,
 }
 
@@ -242,13 +242,14 @@ pub struct Key<'a> {
     pub expires_at: Option<Ms>,
     /// `admin`, or `key:` and the name of the key that was used to create it.
     pub created_by: Cow<'a, str>,
-    /// When it was used last, to about ten seconds; null: never, or not since it was created.
+    /// When it was last used, accurate to about ten seconds; null: never.
     pub last_used_at: Option<Ms>,
-    /// Until when the key that it had before its last rotation is valid besides it; null: it is not, or was never rotated.
+    /// Until when the previous key, which the last rotation replaced, is also valid; null: it is no longer valid, or the key was never
+    /// rotated.
     pub former_until: Option<Ms>,
     /// The team whose member keys see its tasks; null: none.
     pub team: Option<Cow<'a, str>>,
-    /// What its owner may have at most, and has; null: no limits.
+    /// The limits of its owner, and how much of them is used; null: no limits.
     pub quota: Option<KeyQuota>,
 }
 
@@ -271,12 +272,12 @@ impl<'a> From<&'a ApiKey> for Key<'a> {
     }
 }
 
-/// Who calls.
+/// The caller of a request.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct WhoAmI<'a> {
     /// What the caller may do.
     pub scope: AnyScope,
-    /// The named key of the call, with its quota and how much of it is used; null: it has none, or one of the server's settings.
+    /// The caller's named key, with its quota and how much of it is used; null: the caller has no key, or one of the server's settings.
     pub key: Option<Key<'a>>,
     /// Whether the server asks for no key, so that everybody may do everything.
     pub open: bool,
@@ -285,7 +286,7 @@ pub struct WhoAmI<'a> {
 /// A key that was just created.
 #[derive(Clone, Deserialize, Serialize, ToSchema)]
 pub struct CreatedKey<'a> {
-    /// What is known of the key, except for the key itself.
+    /// The properties of the key, without the key itself.
     #[serde(flatten)]
     pub about: Key<'a>,
     /// The key itself. It is shown only here, because the server keeps only a digest of it.

@@ -279,7 +279,7 @@ pub(super) fn cursor_param(pattern: &str, example: &str) -> Parameter {
 }
 
 fn limit_param() -> Parameter {
-    let description = "Rows per page. A larger number means 1000; a value that is no such number means the default.";
+    let description = "Maximum number of rows per page. A number above 1000 counts as 1000; a value that is not a whole number from 1 on counts as the default.";
     parameter("limit", description, integer(1..=MAX_LIMIT, DEFAULT_LIMIT), 20)
 }
 
@@ -288,8 +288,8 @@ pub struct EventParams;
 
 impl IntoParams for EventParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let after = "Only events with a higher number. A value that is no number means 0.";
-        let last = "Only the newest events, at most this many. A value that is no such number is ignored.";
+        let after = "Only events with a higher number than this. A value that is not a whole number counts as 0.";
+        let last = "Only the newest events, at most this many. A value that is not a whole number is ignored.";
         let count = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0_isize)).maximum(Some(MAX_SAFE as isize)).build();
         vec![parameter("after", after, integer(0..=MAX_SAFE, 0), 0), parameter("last", last, Schema::Object(count), 10), limit_param()]
     }
@@ -304,7 +304,7 @@ impl IntoParams for ArtifactParams {
         let kind = one_of(ArtifactKind::ALL.iter().map(|kind| kind.as_str()));
         vec![
             parameter("task_id", description, Id::describe(), "019c936e-3800-7000-8000-000000000001"),
-            parameter("kind", "`answer`: only the outputs of runs; `file`: only files. An unknown word is an error.", kind, "file"),
+            parameter("kind", "`answer`: only the outputs of runs; `file`: only files. An unknown value is an error.", kind, "file"),
         ]
     }
 }
@@ -337,27 +337,28 @@ impl IntoParams for AuditParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         let actions = Action::ALL.iter().map(|action| action.as_str()).collect::<Vec<_>>().join("|");
         let action = comma_list(&format!("({actions})"), Action::ALL.len());
-        let of_task = "Only entries of this task and of its leases.";
-        let actor = "Only what this actor did: `admin`, `api`, `router`, `reconciler`, a worker's id, or `key:` and the name of a key.";
+        let of_task = "Only entries about this task and its leases.";
+        let actor =
+            "Only changes that this actor made: `admin`, `api`, `router`, `reconciler`, a worker's id, or `key:` and the name of a key.";
         vec![
             parameter("task_id", of_task, Id::describe(), "019c936e-3800-7000-8000-000000000001"),
-            parameter("worker_id", "Only entries of this worker, of its leases, and of what it did.", text(), "worker-01"),
+            parameter("worker_id", "Only entries about this worker and its leases, and about changes that it made.", text(), "worker-01"),
             parameter("actor", actor, text(), "admin"),
             parameter(
                 "request_id",
-                "Only what this request did: the `X-Request-Id` of its answer and of the log.",
+                "Only changes that the request with this id made. The id is in the header `X-Request-Id` of its answer, and in the log.",
                 text(),
                 "5c1f0a9e7d3b2468-2a",
             ),
             parameter(
                 "action",
-                "Only these actions, with commas between them; an unknown one is an error.",
+                "Only entries with these actions, separated by commas. An unknown action is an error.",
                 action,
                 "task_completed,task_dead",
             ),
             parameter(
                 "people",
-                "`true`: only what people decide, and programs in their name, not what runs, workers and the server do by themselves.",
+                "`true`: only changes that people, or programs on their behalf, decided on; not what runs, workers and the server do by themselves.",
                 flag(),
                 true,
             ),
@@ -372,7 +373,7 @@ pub struct WaitParams;
 
 impl IntoParams for WaitParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let description = "Seconds to wait. A larger number means 60; a value that is no such number means the default.";
+        let description = "Seconds to wait. A number above 60 counts as 60; a value that is not a whole number counts as the default.";
         vec![parameter("timeout_sec", description, integer(0..=MAX_WAIT_SEC, DEFAULT_WAIT_SEC), 30)]
     }
 }
@@ -392,9 +393,10 @@ impl<T: Wire> IntoParams for StatusParam<T> {
     }
 }
 
-const SEARCH: &str = "Only tasks that have this text, in capitals or not: in the id, the context, a label (`name=value`), the message of the \
-    failure, or the first 65,536 characters of the prompt or of the newest answer, of which only the beginning is searched if it is in an object \
-    store. One call searches 2,000 tasks at most: a page may have few or no tasks, and a Link to the next one. Can't be combined with `id`.";
+const SEARCH: &str = "Only tasks that have this text, in upper or lower case, in the id, the context, a label (`name=value`), the \
+    message of the failure, or the first 65,536 characters of the prompt or of the newest answer. If the answer is in an object store, \
+    only its beginning is searched. One call searches at most 2,000 tasks, so a page may have few or no tasks and still a Link to the \
+    next page. Can't be combined with `id`.";
 
 /// The filters of tasks, besides `status`.
 pub struct TaskParams;
@@ -408,7 +410,7 @@ impl IntoParams for TaskParams {
         let id = "Only tasks whose id begins or ends with these hex digits, at least 4. Can't be combined with other filters.";
         vec![
             parameter("id", id, Schema::Object(part.build()), "7c0d9e21"),
-            parameter("ids", &format!("Only these tasks, at most {MAX_IDS}, with commas between their ids."), ids, one),
+            parameter("ids", &format!("Only the tasks with these ids: at most {MAX_IDS}, separated by commas."), ids, one),
             parameter("agent_slug", "Only tasks for this kind of agent.", text(), "writer"),
             parameter("context_id", "Only tasks of this context.", text(), "docs-review"),
             parameter("worker_id", "Only tasks leased to this worker, and finished tasks whose last lease it had.", text(), "worker-01"),
@@ -420,7 +422,7 @@ impl IntoParams for TaskParams {
             label_param("Only tasks with this label, `name=value`; may be repeated."),
             moment("created_after", "Only tasks created after this time"),
             moment("created_before", "Only tasks created before this time"),
-            moment("finished_after", "Only tasks that ended, with whatever status, after this time"),
+            moment("finished_after", "Only tasks that ended after this time, with any status"),
             parameter("asks", "`true`: only tasks whose run waits for the answer of a person.", flag(), true),
         ]
     }

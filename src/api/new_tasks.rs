@@ -30,7 +30,7 @@ body! {
     pub struct NewPolicy: Default {
         /// Seconds after the start of the process at which the agent ends the run; at most `MAX_TIMEOUT_SECONDS` of the server.
         timeout_sec: Option<TimeLimit>,
-        /// Whether the time limit of the agent's profile holds in place of `timeout_sec`, if it has one. Default: true if `timeout_sec` is left
+        /// Whether the time limit of the agent's profile, if it has one, replaces `timeout_sec`. Default: true if `timeout_sec` is left
         /// out, else false.
         timeout_is_default: Option<bool>,
         /// US dollars that all attempts together may cost; 0 = the task sets no limit. A requeued task begins with its whole budget.
@@ -41,11 +41,12 @@ body! {
     pub struct NewTask: Default {
         /// The conversation: tasks with the same context continue it one after the other.
         context_id: Name,
-        /// The kind of agent that runs it.
+        /// The kind of agent (slug) that runs it.
         agent_slug: ShortName,
         /// What the agent is asked to do.
         prompt: NonEmpty,
-        /// Files in the directory of the context, by path or glob, that the agent inserts; other texts are references. Default: none.
+        /// Paths or globs of files in the directory of the context; the agent inserts their content into the prompt. Other texts are passed
+        /// to the agent as references. Default: none.
         context_hints: List<Text> = List(Vec::new()),
         /// Limits of the run. Default: the time limit of the agent's profile, or 120 seconds if it has none; no budget.
         policy: Option<NewPolicy>,
@@ -55,13 +56,14 @@ body! {
         max_attempts: Int<1, 10> = MAX_ATTEMPTS,
         /// 0 to 9; 9 is the most urgent.
         priority: Priority = PRIORITY,
-        /// Milliseconds since the epoch; the task does not run before this time.
+        /// The task does not run before this time, in milliseconds since the epoch. Default: it may run at once.
         not_before: Option<Moment>,
         /// Tasks that must be completed first. If one of them ends otherwise, this task is cancelled.
         depends_on: List<Id, 0, MAX_DEPENDENCIES> = List(Vec::new()),
-        /// At most one task with this key is leased or running.
+        /// At most one task with this key is leased or running at a time; others wait. Default: no key.
         exclusive_key: Option<Name>,
-        /// A repeated call with this key returns the first task. The header Idempotency-Key has the same meaning.
+        /// A repeated call with this key returns the first task. The header Idempotency-Key has the same meaning. Default: each call
+        /// creates a task.
         idempotency_key: Option<Name>,
         /// Names with values, by which lists can be filtered: at most 32. Default: none.
         labels: Labels = Labels::default(),
@@ -69,12 +71,12 @@ body! {
         session: Session = Session::Context,
         /// The model that the agent uses. Default: that of the agent's profile.
         model: Option<ShortName>,
-        /// Seconds after its end at which the task is removed.
+        /// Seconds after its end at which the task is removed. Default: as the server's TASK_RETENTION_DAYS says.
         ttl_after_finished_sec: Option<Int<0, MAX_SAFE>>,
         /// Create it suspended: no worker gets it until it is resumed.
         suspend: bool = false,
-        /// The name or the id of a project: the task runs in a checkout of its repository, on a branch of its context. The task keeps what it
-        /// needs of the project, so it can run when the project is deleted.
+        /// The name or the id of a project: the task runs in a checkout of its repository, on a branch of its context. The task keeps what
+        /// it needs of the project, so it can run even after the project is deleted.
         project: Option<NamedProject>,
         /// The branch, tag or commit to begin with. Default: the default branch of the repository. Only with `project`.
         r#ref: Option<GitRef>,

@@ -67,20 +67,22 @@ impl Wire for TargetPath {
 body! {
     /// A project to create.
     pub struct NewProject {
-        /// Its name, which no other project has, and the directory of its clones.
+        /// Its name, which no other project may have. It is also the directory of its clones, unless `target_path` is set.
         name: ProjectName,
-        /// The repository: a URL that begins with `https://`, `ssh://` or `git@`, without a password, as workers use git credentials of their own; or
-        /// with `file:///`, for a repository on the machines of workers that have `file` in `--git-protocols`.
+        /// The repository: a URL that begins with `https://`, `ssh://` or `git@`, without a password, because workers use their own git
+        /// credentials; or with `file:///`, for a repository on the machines of workers that have `file` in `--git-protocols`.
         repo_url: RepoUrl,
-        /// Where agents put the clone: a path below their directory of projects, also if it begins with `/` or `~/`. Default: under the name.
+        /// Where agents put the clone: a path below their directory of projects, even if it begins with `/` or `~/`. Default: the name of
+        /// the project.
         target_path: Option<TargetPath>,
-        /// The worker that clones it if a call names none.
+        /// The worker that clones it if a call names none. Default: the first worker that is asked for a clone.
         primary_node_id: Option<ShortName>,
-        /// What the branches of its contexts begin with: `PREFIX/CONTEXT`. If the repository has a branch of this name, git can have none below it.
+        /// What the branches of its contexts begin with: `PREFIX/CONTEXT`. The repository must not have a branch with exactly this name,
+        /// because git then allows none below it.
         branch_prefix: BranchPrefix = BranchPrefix::default(),
     }
 
-    /// What changes of a project.
+    /// A change of a project.
     pub struct ProjectEdit {
         /// What the branches of its contexts begin with from now on: `PREFIX/CONTEXT`. A branch that was pushed keeps its name; others are renamed
         /// when the next run of the context begins.
@@ -90,14 +92,14 @@ body! {
     /// Which worker clones the project.
     #[derive(Default)]
     pub struct NewClone {
-        /// Default: the project's primary worker.
+        /// The worker. Default: the project's primary worker.
         node_id: Option<ShortName>,
     }
 
     /// Which workers clone the project.
     #[derive(Default)]
     pub struct Propagation {
-        /// Default: all that lack it and have a URL.
+        /// The workers that clone the project: at most 1000. Default: all that lack it and have a URL.
         node_ids: Option<List<ShortName, 0, MAX_NODES>>,
     }
 
@@ -106,12 +108,12 @@ body! {
     pub struct NewMemorySync {
         /// From the worker (`push`) or to it (`pull`).
         direction: Direction = Direction::Push,
-        /// Default: the project's primary worker.
+        /// The worker. Default: the project's primary worker.
         node_id: Option<ShortName>,
     }
 }
 
-/// Where the memory of a project goes.
+/// The direction in which the memory of a project is moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -160,50 +162,52 @@ impl From<NewProject> for op::CreateProject {
 pub struct Project<'a> {
     /// The id of the project.
     pub id: Uuid,
-    /// No two projects have the same.
+    /// The name of the project, which no other project has.
     pub name: Cow<'a, str>,
     /// The repository.
     pub repo_url: Cow<'a, str>,
     /// What the control plane calls a project of this name: the first 16 hexadecimal digits of the name's SHA-256.
     pub canonical_id: Cow<'a, str>,
-    /// Where agents put the clone: a path below their directory of projects, also if it begins with `/` or `~/`; null: under the name.
+    /// Where agents put the clone: a path below their directory of projects, even if it begins with `/` or `~/`; null: the name of the
+    /// project.
     pub target_path: Option<Cow<'a, str>>,
-    /// The worker that clones it if a call names none: that of its creation, or else the first that was asked for a clone. It gives
-    /// way to a worker that was named and has made a clone, if its own clone has failed and none was ever made there.
+    /// The worker that clones it if a call names none: the one that was set when the project was created, otherwise the first one that was
+    /// asked for a clone. If its clone has failed and it never had one, the next worker that a call names and that makes a clone takes its
+    /// place.
     pub primary_node_id: Option<Cow<'a, str>>,
     /// What the branches of its contexts begin with: `PREFIX/CONTEXT`.
     pub branch_prefix: Cow<'a, str>,
-    /// The last prefixes that it had before, newest first: a branch that was pushed keeps its name.
+    /// The last previous prefixes, newest first: a branch that was pushed under one of them keeps its name.
     pub former_branch_prefixes: Vec<Cow<'a, str>>,
-    /// How the last clone that was asked for ended; after a failure, `cloned` once a run has made a clone. While none was asked for: `cloned` once
-    /// a run has used the project, `pending` before.
+    /// How the last requested clone ended; after a failure, it becomes `cloned` when a run has made a clone. If no clone was requested:
+    /// `pending` until a run has used the project, then `cloned`.
     pub clone_status: AnyCloneStatus,
-    /// Why the last clone that was asked for failed.
+    /// Why the last requested clone failed.
     pub error_message: Option<Cow<'a, str>>,
     /// When it was created.
     pub created_at: Ms,
-    /// When it, or the status of its clones, changed last.
+    /// When it, or the status of its clones, last changed.
     pub updated_at: Ms,
 }
 
-/// What is known of the clone of a project on a worker.
+/// The clone of a project on a worker.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ProjectNode<'a> {
-    /// An id that is made of the project and the worker: it stays the same.
+    /// An id that is derived from the project and the worker, so it stays the same.
     pub id: Uuid,
     /// The project.
     pub project_id: Uuid,
     /// The worker.
     pub node_id: Cow<'a, str>,
-    /// Whether the worker has a clone: one that it was asked for, or that of runs, which has no path.
+    /// Whether the worker has a clone: a requested one, or one that runs have made, which has no path.
     pub clone_status: AnyCloneStatus,
-    /// Where the agent says that the clone is that it was asked for.
+    /// The path of the requested clone, as the agent reported it.
     pub repo_path: Option<Cow<'a, str>>,
     /// The same as `repo_path`.
     pub clone_path: Option<Cow<'a, str>>,
     /// Why the last clone failed.
     pub error_message: Option<Cow<'a, str>>,
-    /// When the worker last made the clone that it was asked for, or its first run of the project ended; null: never.
+    /// When the worker last made the requested clone, or its first run of the project ended; null: never.
     pub last_sync_at: Option<Ms>,
     /// When the agent was last asked for the clone, or its first run of the project ended; null: never.
     pub updated_at: Option<Ms>,
@@ -263,7 +267,7 @@ pub struct Propagated<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub results: Option<Vec<NodeResult<'a>>>,
-    /// Why none was asked.
+    /// Why no worker was asked; absent if one was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub message: Option<Cow<'a, str>>,
@@ -274,7 +278,7 @@ pub struct Propagated<'a> {
 pub struct MemorySynced<'a> {
     /// `ok`.
     pub status: Cow<'a, str>,
-    /// Where the memory went.
+    /// The direction in which the memory was moved.
     pub direction: Direction,
     /// The worker.
     pub node: Cow<'a, str>,

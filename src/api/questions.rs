@@ -20,37 +20,38 @@ use bloom_core::question;
 const ANSWER_CHARS: usize = 4_000;
 
 body! {
-    /// What a run wants of a person.
+    /// What a run asks a person.
     pub struct AskedQuestion {
         /// The tool that the run wants to use.
         tool: ShortName,
-        /// What the tool is to do: any JSON, at most 16 KiB, nested at most 64 levels deep.
+        /// The input of the tool: any JSON, at most 16 KiB, nested at most 64 levels deep.
         input: Json<QUESTION_INPUT_BYTES> = Json("null".into()),
-        /// The questions in words, if the tool asks some: at most 8. A person answers each; without any, the tool is allowed or denied.
+        /// Questions that a person answers with a text each: at most 8. Without any, the person only allows or denies the tool.
         questions: List<Text<1, QUESTION_TEXT_CHARS>, 0, QUESTION_TEXTS> = List::default(),
-        /// For how long answers are taken, in seconds.
+        /// Seconds for which the question can be answered.
         limit_sec: Int<1, { ASKED_MS / 1000 }>,
     }
 
-    /// Asks a person, or says that a question is over.
+    /// A question for a person, or the end of a question.
     pub struct Ask {
         /// The lease under which the task runs.
         lease_id: Id,
-        /// Any UUID, another one for each question.
+        /// The id of the question: any UUID, a new one for each question.
         id: Id,
-        /// What is asked. Absent: the question of this id is over.
+        /// The question. If it is absent, the call ends the question with this id.
         question: Option<AskedQuestion>,
     }
 
-    /// Answers what the run of a task asks.
+    /// Answers the question that the run of a task asks.
     pub struct NewAnswer {
-        /// Answers only this question. Default: what the run asks now.
+        /// The id of the question that is answered; if the run now asks another one, the call is refused. Default: the question that the
+        /// run asks now.
         question_id: Option<Id>,
-        /// Whether the run may use the tool. If it asks in words, `true` needs `answers`.
+        /// Whether the run may use the tool. If the question has `questions`, `true` needs `answers`.
         allow: bool,
-        /// Why not: the run is told. Default: that a person has denied it.
+        /// The reason for a denial, which the run gets. Default: a text that says that a person has denied the tool.
         message: Option<Text<0, ANSWER_CHARS>>,
-        /// One answer for each of the questions in words, in their order.
+        /// One answer for each of the question's `questions`, in their order.
         answers: List<Text<1, ANSWER_CHARS>, 0, QUESTION_TEXTS> = List::default(),
     }
 }
@@ -85,36 +86,36 @@ pub struct Question<'a> {
     pub task_id: Uuid,
     /// The tool that the run wants to use.
     pub tool: Cow<'a, str>,
-    /// What the tool is to do: any JSON. A text that ends with `…` is the beginning of a longer one.
+    /// The input of the tool: any JSON. A text that ends with `…` is the beginning of a longer one.
     #[schema(value_type = serde_json::Value)]
     pub input: Cow<'a, RawValue>,
-    /// The questions in words; empty: the tool is allowed or denied.
+    /// The questions that need a text as an answer; empty: a person only allows or denies the tool.
     pub questions: Cow<'a, [String]>,
     /// When it was asked.
     pub asked_at: Ms,
-    /// When the time limit ends; the tool is denied then.
+    /// Until when it can be answered. Without an answer by then, the tool is denied.
     pub until: Ms,
-    /// The answer, which the worker has not taken yet; null: nobody has answered.
+    /// The answer, which the worker has not fetched yet; null: nobody has answered.
     pub answer: Option<Answer<'a>>,
 }
 
-/// What a person has answered.
+/// The answer of a person.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Answer<'a> {
     /// Whether the run may use the tool.
     pub allow: bool,
-    /// Why not, for the run.
+    /// The reason for a denial, which the run gets; null: none was sent.
     pub message: Option<Cow<'a, str>>,
-    /// One answer for each of the questions in words.
+    /// One answer for each of `questions`, in their order.
     pub answers: Cow<'a, [String]>,
 }
 
 /// The answer to a question; null while there is none.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Asked<'a> {
-    /// What a person has answered; null: nobody has answered yet.
+    /// The answer of a person; null: nobody has answered yet.
     pub answer: Option<Answer<'a>>,
-    /// The question was over before this call, and nobody is asked; absent otherwise.
+    /// True if the question was over before this call, so that nobody is asked; absent otherwise.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub over: bool,
 }

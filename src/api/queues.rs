@@ -14,22 +14,23 @@ use super::wire::{FieldSchema, Members, Problems, Wire, object_schema, problem, 
 use bloom_core::Ms;
 use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue, MAX_QUEUE_LIMIT};
 
-/// The tasks of one agent, and what was set for them; or all tasks.
+/// The queue of one agent and its settings, or all queues together.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Queue<'a> {
-    /// `null` stands for all queues together.
+    /// The agent that its tasks are for; `null`: all queues together.
     pub agent_slug: Option<Cow<'a, str>>,
-    /// No leases are made. A queue that is not paused itself makes none either while all queues are paused.
+    /// Whether it is paused: no leases of its tasks are created. While all queues are paused, no other queue gives leases either, even if
+    /// it is not paused itself.
     pub paused: bool,
     /// Since when it is paused.
     pub paused_at: Option<Ms>,
-    /// The most active leases; `null` = no limit.
+    /// Maximum number of active leases; `null` = no limit.
     pub max_concurrency: Option<i64>,
-    /// Queued tasks, those that are not ready among them.
+    /// Number of queued tasks, including those that are not ready.
     pub queued: i64,
-    /// Tasks that workers have now.
+    /// Number of tasks that workers have now.
     pub active_leases: i64,
-    /// Workers that serve the agent, online or not; of all queues together, all workers. With none, its tasks wait.
+    /// Number of workers that serve the agent, online or not; for all queues together, of all workers. If it is 0, the tasks wait.
     pub workers: i64,
 }
 
@@ -80,7 +81,7 @@ impl Wire for NewQueueLimit {
         if let Schema::Object(limit) = &mut limit {
             limit.schema_type = SchemaType::Array(vec![Type::Integer, Type::Null]);
         }
-        let doc = "The most active leases; null removes the limit. Leases above a new limit go on.";
+        let doc = "Maximum number of active leases; null removes the limit. Active leases above a new limit go on.";
         object_schema(
             "The limit of a queue.",
             vec![FieldSchema { name: FIELD, doc, schema: RefOr::T(limit), required: true, default: None }],

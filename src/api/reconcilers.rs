@@ -9,7 +9,7 @@ use super::words::AnyReconcilerState;
 use bloom_core::Ms;
 use bloom_core::reconciler::ReconcilerRun;
 
-/// A reconciler, and its last runs since a replica runs it.
+/// A reconciler, and its runs since the replica that runs it took it over.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Reconciler<'a> {
     /// Its name, as in the metrics.
@@ -18,23 +18,23 @@ pub struct Reconciler<'a> {
     pub state: AnyReconcilerState,
     /// The longest pause between two runs; `null` if it runs only when something has changed.
     pub every_ms: Option<Ms>,
-    /// When its last run began; before the first one, since when a replica runs it.
+    /// When its last run began; before the first run, when the replica took it over.
     pub started_at: Ms,
-    /// When the oldest run began that has not ended; `null` if none was in progress.
+    /// When the oldest run that is in progress began; `null` if none is.
     pub running_since: Option<Ms>,
-    /// How long the last run took that has ended; `null` if none has.
+    /// How long the last finished run took; `null` if none has finished.
     pub duration_ms: Option<Ms>,
-    /// How many things that run changed or removed.
+    /// How many things the last finished run changed or removed.
     pub items: i64,
-    /// Runs that have ended.
+    /// Number of finished runs.
     pub runs: i64,
-    /// Those of them that failed.
+    /// Number of finished runs that failed.
     pub failures: i64,
     /// When a run last ended without an error.
     pub succeeded_at: Option<Ms>,
     /// When a run last ended with an error.
     pub failed_at: Option<Ms>,
-    /// That error.
+    /// The error of the last failed run.
     pub error: Option<Cow<'a, str>>,
     /// When the replica that runs it recorded this; it does so every few seconds.
     pub recorded_at: Ms,

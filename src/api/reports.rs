@@ -50,9 +50,9 @@ pub struct WorkerStats {
 /// Tokens and US dollars that the runs of one group used.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct UsageRow<'a> {
-    /// The value of the first thing that was grouped by: the day (`2026-02-25`), agent, model, context, …
+    /// The value of the first word of `by`: the day (`2026-02-25`), agent, model, context, …
     pub key: Cow<'a, str>,
-    /// The values of all that was grouped by, by the words of `by`, in that order.
+    /// The value of each word of `by`, in their order.
     #[serde(default)]
     #[schema(required, value_type = BTreeMap<String, String>)]
     pub keys: Map<String, Value>,

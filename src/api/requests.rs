@@ -43,18 +43,20 @@ body! {
 
     /// Queues a task again.
     pub struct Requeue {
-        /// Other limits of its runs. Default: those that it has.
+        /// New limits for its next runs. Default: its limits stay.
         policy: Option<PolicyChange>,
     } with no unknown fields
 
-    /// Registers a worker. Absent fields keep their value, except `agents`, `git` and `projects` of given capabilities and `pauses`; for a new worker, they get their default.
+    /// Registers a worker. For a new worker, absent fields get their default. For a registered one, they keep their value, with two
+    /// exceptions: without `pauses`, nothing is paused any more, and if `capabilities` is present, its fields `agents`, `profiles`, `git`
+    /// and `projects` and its unknown fields are replaced.
     #[derive(Default)]
     pub struct NewWorker {
         /// The name of the worker, which is its id.
         name: ShortName,
         /// The URL at which its agent listens for pushed tasks; empty = it does not. Default: empty.
         url: Option<Text<0, { limits::URL_CHARS }>>,
-        /// Default `online`.
+        /// Whether it takes tasks. Default `online`.
         status: Option<WorkerStatus>,
         /// What it can do.
         capabilities: Option<GivenCapabilities>,
@@ -68,8 +70,8 @@ body! {
         install_method: Option<Text<0, { limits::INSTALL_METHOD_CHARS }>>,
         /// How it gets tasks if it does not claim them. `manual` (default): by lease and dispatch calls; `push`: also pushed by the server.
         dispatch: Option<DispatchMode>,
-        /// The agent that registers: any UUID of its own, the same for as long as it has its runs. If another agent has the name and is not
-        /// offline, the registration is refused. Default: nobody in particular, which is never refused.
+        /// The id of the agent that registers: a UUID that the agent chooses, and keeps for as long as it has its runs. If another agent
+        /// has the name and is not offline, the registration is refused. Default: no id; such a registration is never refused.
         instance: Option<Id>,
         /// Why it takes no tasks, or none of some agents. Absent = nothing is paused.
         pauses: List<NewPause, 0, { limits::WORKER_PAUSES }> = List::default(),
@@ -77,7 +79,7 @@ body! {
 
     /// Which worker gets the lease, and for how long.
     pub struct NewLease {
-        /// Default: the server chooses the best worker.
+        /// The worker that gets the lease. Default: the server chooses the best worker.
         worker_id: Option<Text>,
         /// How long the lease lasts without a heartbeat, in seconds. Default: the server's LEASE_TTL_SECONDS (300).
         ttl_seconds: Option<LeaseSeconds>,
@@ -85,9 +87,9 @@ body! {
 
     /// Which worker the task is sent to, and how long to wait for the agent's answer.
     pub struct NewDispatch {
-        /// Default: the server chooses the best worker with a URL.
+        /// The worker to which the task is sent. Default: the server chooses the best worker with a URL.
         worker_id: Option<Text>,
-        /// Seconds to wait for the answer; the run goes on afterwards.
+        /// Seconds to wait for the agent's answer; the run goes on afterwards.
         wait_sec: Int<0, MAX_WAIT_SEC> = Int(DEFAULT_DISPATCH_WAIT_SEC),
     }
 
@@ -145,7 +147,7 @@ body! {
         runs: List<RunEvents, 0, MAX_NAMED_LEASES>,
     }
 
-    /// Asks for tasks.
+    /// A worker's request for tasks.
     pub struct Claim {
         /// How many tasks to claim at most. It never gets more than it has free slots.
         max: Int<1, MAX_CONCURRENCY>,
@@ -153,16 +155,16 @@ body! {
         wait_sec: Int<0, MAX_WAIT_SEC> = Int(0),
         /// The leases that the worker knows. Other active leases that a claim gave it are delivered again.
         held: Option<List<Id, 0, MAX_NAMED_LEASES>>,
-        /// The agent that claims, as it has registered: it gets nothing if another agent has the name, and only its own leases are
+        /// The `instance` with which the agent has registered: it gets no tasks if another agent has the name, and only its own leases are
         /// delivered to it again.
         instance: Option<Id>,
-        /// The accounts of the worker that other workers use, too: the answer says which of them are out of quota.
+        /// The accounts of the worker that other workers also use: the answer says which of them are out of quota.
         accounts: Accounts = Accounts::default(),
     }
 
-    /// Asks which contexts are gone.
+    /// The contexts of which a worker asks whether they are gone.
     pub struct WorkerContexts {
-        /// Names of contexts: at most 500.
+        /// Ids of contexts: at most 500.
         context_ids: List<Name, 0, MAX_CONTEXTS>,
     }
 
@@ -170,9 +172,9 @@ body! {
     pub struct WorkerHeartbeat {
         /// Ids of the leases to renew: at most 1000.
         leases: List<Id, 0, MAX_NAMED_LEASES>,
-        /// The agent that renews, as it has registered. Of an agent that was replaced, the call is no sign of life of the worker.
+        /// The `instance` with which the agent has registered. The call of an agent that was replaced does not keep the worker online.
         instance: Option<Id>,
-        /// The accounts of the worker that other workers use, too: the answer says which of them are out of quota.
+        /// The accounts of the worker that other workers also use: the answer says which of them are out of quota.
         accounts: Accounts = Accounts::default(),
     }
 

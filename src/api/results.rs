@@ -28,7 +28,8 @@ pub struct Artifact<'a> {
     pub created_at: Ms,
     /// Always true.
     pub finalized: bool,
-    /// Where the content is stored, if it is in an object store: `minio://bucket/key` or `s3://bucket/key`. `content` has it all the same.
+    /// Where the content is stored, if it is in an object store: `minio://bucket/key` or `s3://bucket/key`. `content` also has it in this
+    /// case.
     pub url: Option<Cow<'a, str>>,
     /// Always empty.
     pub entity_refs: Cow<'a, [String]>,

@@ -27,13 +27,14 @@ pub struct Task<'a> {
     pub agent_slug: Cow<'a, str>,
     /// What the agent is asked to do.
     pub prompt: Cow<'a, str>,
-    /// Files in the directory of the context, by path or glob, that the agent inserts; other texts are references.
+    /// Paths or globs of files in the directory of the context; the agent inserts their content into the prompt. Other texts are
+    /// references.
     pub context_hints: Cow<'a, [String]>,
     /// Limits of the run.
     pub policy: Policy,
     /// The form of the output.
     pub desired_format: AnyFormat,
-    /// How far the task is.
+    /// The status of the task.
     pub status: AnyStatus,
     /// When the task was created.
     pub created_at: Ms,
@@ -45,7 +46,7 @@ pub struct Task<'a> {
     pub finished_at: Option<Ms>,
     /// The active lease; for a finished task, its last lease.
     pub lease_id: Option<Uuid>,
-    /// The worker of that lease.
+    /// The worker of the lease in `lease_id`.
     pub worker_id: Option<Cow<'a, str>>,
     /// Number of attempts that count, from 0 to `max_attempts`.
     pub attempts: i64,
@@ -57,7 +58,7 @@ pub struct Task<'a> {
     pub not_before: Option<Ms>,
     /// Ids of the tasks that must be completed first.
     pub depends_on: Cow<'a, [Uuid]>,
-    /// At most one task with this key is leased or running.
+    /// At most one task with this key is leased or running at a time; others wait. Null: no key.
     pub exclusive_key: Option<Cow<'a, str>>,
     /// A repeated creation with this key returns this task.
     pub idempotency_key: Option<Cow<'a, str>>,
@@ -67,11 +68,11 @@ pub struct Task<'a> {
     pub session: AnySession,
     /// The model that the agent uses; null = that of its profile.
     pub model: Option<Cow<'a, str>>,
-    /// Seconds after its end at which the task is removed; null = by the server's retention.
+    /// Seconds after its end at which the task is removed; null = as the server's TASK_RETENTION_DAYS says.
     pub ttl_after_finished_sec: Option<i64>,
     /// Number of attempts that were given back; at most 20.
     pub infra_retries: i64,
-    /// Whether a cancel waits for the end of the run.
+    /// Whether a cancel was requested and waits for the end of the run.
     pub cancel_requested: bool,
     /// Whether the task is suspended: while it is queued, no worker gets it until it is resumed. A run that has begun goes on.
     pub suspend: bool,
@@ -87,7 +88,7 @@ pub struct Task<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub owner: Option<Cow<'a, str>>,
-    /// The team of that key, whose member keys see the task; absent if there is none.
+    /// The team of the key that created the task, whose member keys see the task; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub team: Option<Cow<'a, str>>,
@@ -99,7 +100,7 @@ pub struct Task<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, value_type = Option<String>)]
     pub traceparent: Option<TraceContext>,
-    /// The name that the project of the task had when the task was created; null = it has none.
+    /// The name of the task's project, as it was when the task was created; null = the task has no project.
     pub project: Option<Cow<'a, str>>,
     /// The branch, tag or commit that the task begins with; null = the default branch of the repository.
     pub r#ref: Option<Cow<'a, str>>,
@@ -109,7 +110,7 @@ pub struct Task<'a> {
     pub inputs: Vec<Input<'a>>,
     /// Globs of the files that are kept as artifacts when a run ends.
     pub outputs: Cow<'a, [String]>,
-    /// Only in the answer to its creation, and only if there are some: fields of the request that were ignored, because no task has them;
+    /// Only in the answer to the creation of the task, and only if there are warnings: unknown fields of the request, which were ignored,
     /// and an agent that no worker knows, which may be misspelt.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
@@ -123,7 +124,7 @@ pub struct KubernetesObject<'a> {
     pub namespace: Cow<'a, str>,
     /// The name of the object.
     pub name: Cow<'a, str>,
-    /// Another one for each object, also if it is deleted and created again under its name.
+    /// The uid of the object. If the object is deleted and created again under its name, it has a new uid.
     pub uid: Uuid,
 }
 
@@ -138,7 +139,7 @@ impl<'a> From<&'a namespace::KubernetesObject> for KubernetesObject<'a> {
 pub struct Policy {
     /// Seconds after the start of the process at which the agent ends the run.
     pub timeout_sec: i64,
-    /// The client named no time limit: that of the agent's profile holds in place of `timeout_sec`, if it has one.
+    /// Whether the client set no time limit: that of the agent's profile, if it has one, then replaces `timeout_sec`.
     pub timeout_is_default: bool,
     /// US dollars that all attempts together may cost; 0 = no limit.
     pub budget: f64,
@@ -165,11 +166,11 @@ pub struct Failure<'a> {
 /// What a queued task waits for, or why a running one does not go on.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, ToSchema)]
 pub struct Waiting {
-    /// The kind of obstacle.
+    /// The kind of reason for which it waits.
     pub reason: AnyWaitingReason,
     /// What it waits for, for people.
     pub message: String,
-    /// When the obstacle ends by itself; absent if that is not known.
+    /// When that reason ends by itself; absent if that is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub until: Option<Ms>,

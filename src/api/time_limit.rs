@@ -50,12 +50,13 @@ pub fn add_usual(policy: &mut Map<String, Value>) {
 }
 
 body! {
-    /// Other limits of a task; at least one of them. What is left out stays as it is.
+    /// New limits of a task: at least one. An absent field stays as it is.
     #[derive(Default)]
     pub struct PolicyChange {
         /// Seconds after the start of the process at which the agent ends the run; at most `MAX_TIMEOUT_SECONDS` of the server.
         timeout_sec: Option<TimeLimit>,
-        /// US dollars that all attempts together may cost; 0 = the task sets no limit. For a task that is requeued, its attempts from then on.
+        /// US dollars that all attempts together may cost; 0 = the task sets no limit. For a task that is requeued, only its attempts from
+        /// then on count.
         budget: Option<Usd>,
     } with no unknown fields checked by changes_something
 }

@@ -24,10 +24,20 @@ impl IntoParams for UploadParams {
         name.required = Required::True;
         vec![
             name,
-            parameter("sha256", "The digest of the file. If what arrives has another one, it is refused.", digest, digest_of_example),
+            parameter(
+                "sha256",
+                "The digest of the file. If the content that arrives has another digest, the upload is refused.",
+                digest,
+                digest_of_example,
+            ),
             parameter("type", "`OUTPUT` or `GIT_DIFF` for a file of a run, else `INPUT`.", kind, "INPUT"),
-            parameter("task_id", "The task of the run; with `lease_id`.", Id::describe(), "019c936e-3800-7000-8000-000000000001"),
-            parameter("lease_id", "The active lease of the run.", Id::describe(), "019c936e-3800-7000-8000-000000000002"),
+            parameter(
+                "task_id",
+                "The task of the run; only together with `lease_id`.",
+                Id::describe(),
+                "019c936e-3800-7000-8000-000000000001",
+            ),
+            parameter("lease_id", "The active lease of the run; with `task_id`.", Id::describe(), "019c936e-3800-7000-8000-000000000002"),
         ]
     }
 }

@@ -18,7 +18,7 @@ pub struct Usage {
     pub output_tokens: i64,
     /// US dollars.
     pub cost_usd: f64,
-    /// Only if true: a part of the US dollars is estimated, because a run ended without a total.
+    /// Whether a part of the US dollars is estimated, because a run ended without a total; absent if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     pub cost_estimated: bool,
@@ -92,11 +92,10 @@ impl IntoParams for UsageParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         let key = format!("({}|label:[^,\\x00]+)", usage_keys().join("|"));
         let by = format!(
-            "What to group by: one or two of `{}` (who created the task, as `actor` of the audit trail) and `label:` with the name of a \
-             label, with a comma between them. Without it: `day`.",
+            "What to group by, one or two of these words, separated by a comma: `{}` (who created the task, like `actor` of the audit trail), or `label:` and the name of a label. Default: `day`.",
             usage_keys().join("`, `")
         );
-        let limit = "Rows per page. A larger number means 1000, and so does a value that is no such number.";
+        let limit = "Maximum number of rows per page. Any value that is not a whole number from 1 to 1000 counts as 1000.";
         vec![
             moment("from", "Only runs that ended at this time or later"),
             moment("to", "Only runs that ended before this time"),

@@ -325,7 +325,7 @@ impl Wire for Labels {
     fn describe() -> Schema {
         let values = AdditionalProperties::RefOr(Text::<0, MAX_LABEL_VALUE>::describe().into());
         let object = ObjectBuilder::new().schema_type(Type::Object).max_properties(Some(MAX_LABELS));
-        let object = object.description(Some("Names of 1 to 63 characters, with values of at most 255 characters."));
+        let object = object.description(Some("Label names of 1 to 63 characters, with values of at most 255 characters."));
         Schema::Object(object.additional_properties(Some(values)).property_names(Some(Text::<1, MAX_LABEL_KEY>::describe())).build())
     }
 

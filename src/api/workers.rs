@@ -24,7 +24,7 @@ pub struct Worker<'a> {
     pub node_id: Cow<'a, str>,
     /// The URL at which its agent listens for pushed tasks; empty = it does not.
     pub url: Cow<'a, str>,
-    /// Whether it is there, and takes tasks.
+    /// Whether it is online and takes tasks.
     pub status: AnyWorkerStatus,
     /// What it can do.
     pub capabilities: Capabilities<'a>,
@@ -48,11 +48,11 @@ pub struct Worker<'a> {
     pub install_method: Cow<'a, str>,
     /// How it gets tasks if it does not claim them.
     pub dispatch: AnyDispatchMode,
-    /// Whether it gets no new tasks.
+    /// Whether it is cordoned: it gets no new tasks.
     pub cordoned: bool,
-    /// Whether it gets no new tasks, and must finish or hand back those that it has.
+    /// Whether it is drained: it gets no new tasks, and must finish or hand back those that it has.
     pub draining: bool,
-    /// The agent that works under its name; absent if it does not tell.
+    /// The id of the agent that works under its name; absent if that agent sent none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub instance: Option<Uuid>,
@@ -60,7 +60,7 @@ pub struct Worker<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub instance_since: Option<Ms>,
-    /// Why it takes no tasks, or none of some agents, although it is there; absent if nothing is paused.
+    /// Why it takes no tasks, or none of some agents, although it is online; absent if nothing is paused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pauses: Vec<Pause<'a>>,
 }
@@ -72,13 +72,13 @@ pub struct Capabilities<'a> {
     pub claude_cli: bool,
     /// Number of slots: how many tasks it can run at a time.
     pub max_concurrency: i64,
-    /// Names of what is special about it.
+    /// Labels of the worker, for people.
     pub labels: Cow<'a, [String]>,
     /// The agents (slugs) that it serves; absent = all.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub agents: Option<Cow<'a, [String]>>,
-    /// The agents (slugs) for which it has profiles of their own; absent = it does not tell.
+    /// The agents (slugs) for which it has profiles of their own; absent = it did not report them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub profiles: Option<Cow<'a, [String]>>,
@@ -164,7 +164,7 @@ impl<'a> Worker<'a> {
 }
 
 body! {
-    /// Why a worker takes no tasks, or none of some agents, although it is there.
+    /// Why a worker takes no tasks, or none of some agents, although it is online.
     pub struct NewPause {
         /// What is paused: an `account`, a `profile`, or the whole `worker`.
         kind: PauseKind,
@@ -172,15 +172,16 @@ body! {
         name: Text<0, { limits::NAME_CHARS }>,
         /// Why it is paused.
         cause: PauseCause,
-        /// Since when, in milliseconds since the epoch.
+        /// When the pause began, in milliseconds since the epoch.
         since: Moment,
-        /// When it ends, or when the agent tries again, in milliseconds since the epoch. At most an hour from now counts: tell it again.
+        /// When it ends, or when the agent tries again, in milliseconds since the epoch. A time more than an hour from now counts as one
+        /// hour: report a longer pause again.
         until: Moment,
         /// For people: what is paused, why, and what to do.
         message: Text<0, { limits::PAUSE_MESSAGE_CHARS }>,
         /// The agents (slugs) whose tasks are not taken; absent = all that the worker serves.
         agents: Option<List<ShortName, 0, { limits::WORKER_AGENTS }>>,
-        /// The worker that found it out, if it was another one: the pause is then not told to others again.
+        /// The worker that detected the cause, if it was another one: the server then does not pass the pause on to further workers.
         told_by: Option<WorkerName>,
     }
 }
@@ -201,7 +202,7 @@ impl From<NewPause> for pause::Pause {
     }
 }
 
-/// Why a worker takes no tasks, or none of some agents, although it is there.
+/// Why a worker takes no tasks, or none of some agents, although it is online.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Pause<'a> {
     /// What is paused.
@@ -210,7 +211,7 @@ pub struct Pause<'a> {
     pub name: Cow<'a, str>,
     /// Why it is paused.
     pub cause: AnyPauseCause,
-    /// Since when.
+    /// When it began.
     pub since: Ms,
     /// When it ends, or when the agent tries again.
     pub until: Ms,
@@ -220,7 +221,7 @@ pub struct Pause<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub agents: Option<Cow<'a, [String]>>,
-    /// The worker that found it out, if it was another one.
+    /// The worker that detected the cause, if it was another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub told_by: Option<Cow<'a, str>>,

@@ -75,7 +75,7 @@ pub struct AgentArgs {
     /// URL at which servers reach --listen [default: http:// and the host name]
     #[arg(long, env = "BLOOM_AGENT_URL", value_name = "URL", requires = "listen")]
     url: Option<String>,
-    /// Control plane to register at, instead of at the server, which takes the worker over from there
+    /// Control plane to register with instead of the server; the server reads the worker from there
     #[arg(long, env = "BLOOM_MEMBRIDGE", value_name = "URL")]
     membridge: Option<String>,
     /// The key of --membridge, sent as X-MEMBRIDGE-ADMIN [env: MEMBRIDGE_ADMIN_KEY]
@@ -84,7 +84,7 @@ pub struct AgentArgs {
     /// File with the value of --membridge-key [env: MEMBRIDGE_ADMIN_KEY_FILE]
     #[arg(long, value_name = "FILE")]
     membridge_key_file: Option<PathBuf>,
-    /// Directory with the memory of a project, which --membridge keeps versions of; may be repeated
+    /// Directory with the memory of a project, of which --membridge keeps versions; may be repeated
     #[arg(long = "memory", env = "BLOOM_MEMORY", value_name = "PROJECT=DIR", value_delimiter = ',', value_parser = memory)]
     memories: Vec<(String, PathBuf)>,
     /// Do not claim tasks; accept only those that the server pushes to --listen
@@ -93,7 +93,7 @@ pub struct AgentArgs {
     /// Shell command that POST /self-update runs; afterwards the agent restarts as the new program
     #[arg(long, env = "BLOOM_UPDATE_COMMAND", value_name = "COMMAND", requires = "listen")]
     update_command: Option<String>,
-    /// File that the log is written to instead of standard error; SIGHUP opens it anew
+    /// File that the log is written to instead of standard error; SIGHUP reopens it
     #[arg(long, env = "LOG_FILE", value_name = "FILE", value_parser = |text: &str| log_file(text))]
     log_file: Option<PathBuf>,
     /// Log format: text or json
@@ -135,10 +135,11 @@ pub struct WorkArgs {
     /// Largest clone of a repository, in MiB
     #[arg(long, env = "BLOOM_MAX_CLONE_MIB", default_value_t = 10_240, value_name = "MIB", value_parser = within(1..=1_048_576_u64))]
     max_clone_mib: u64,
-    /// Days after its last run for which the directory of a context stays, such as a worktree; its branch stays longer; 0 = until its tasks are removed
+    /// Days for which the directory of a context, such as a worktree, stays after its last run; its branch stays longer; 0 = until its
+    /// tasks are removed
     #[arg(long, env = "BLOOM_WORKTREE_DAYS", default_value_t = 14, value_name = "DAYS", value_parser = within(0..=3_650_u32))]
     worktree_days: u32,
-    /// What the directories of all contexts together may take on the disk, in MiB; those that were not used for longest go first
+    /// Maximum disk space of the directories of all contexts together, in MiB; above it, those that were not used for longest are removed
     #[arg(long, env = "BLOOM_MAX_WORKTREES_MIB", default_value_t = 51_200, value_name = "MIB", value_parser = within(1..=1_073_741_824_u64))]
     max_worktrees_mib: u64,
     /// Seconds that runs may go on after a stop or a drain, before their tasks are handed back

@@ -28,7 +28,7 @@ pub struct BackupArgs {
 pub struct RestoreArgs {
     /// The backup
     file: PathBuf,
-    /// Put it in the place of a database that exists. That one is kept beside it, under a name that is told
+    /// Replace a database that exists. The old one is kept beside the new one, under a name that the command prints
     #[arg(long)]
     force: bool,
     #[command(flatten)]

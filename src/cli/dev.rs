@@ -20,11 +20,11 @@ use bloom_worker::{self as agent, Access, access};
 /// Start a server and an agent in one process, to try things out
 ///
 /// The server uses an SQLite file in the data directory. Tasks run on the Claude CLI if `claude` is installed, else on an echo runner that
-/// answers with the prompt. Without RUNTIME_API_KEY, the server has a key of its own, in the file dev.key of the data directory; commands of the
-/// same user find it in the default one. The flags and environment variables of `serve` work here, too.
+/// answers with the prompt. Without RUNTIME_API_KEY, the server has a key of its own, in the file dev.key of the data directory; commands
+/// of the same user find it there if the directory is the default one. The flags and environment variables of `serve` also work here.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "These are the usual flags; --help has all, those of `serve` among them.",
+    after_help = "These are the most common flags; --help lists all flags, including those of `serve`.",
     after_long_help = "Example:\n  bloom-runtime dev --port 5050 --data-dir bloom"
 )]
 pub struct DevArgs {

@@ -69,12 +69,13 @@ enum Command {
     /// A secret can also be read from a file, by the same name with -file or _FILE at the end.
     #[command(verbatim_doc_comment)]
     Serve(ServerArgs),
-    /// Start a control plane by itself
+    /// Start a membridge control plane as a separate process
     ///
-    /// It speaks the HTTP of membridge: agents register at it, nodes of projects send heartbeats, and
+    /// It has the HTTP API of membridge: agents register with it, nodes of projects send heartbeats, and
     /// a project's leader stores its memory for the others. It listens on MEMBRIDGE_HOST and
-    /// MEMBRIDGE_PORT, asks for MEMBRIDGE_ADMIN_KEY, and keeps everything in MEMBRIDGE_DATABASE_URL.
-    /// A server finds it by MEMBRIDGE_SERVER_URL. Servers with WITH_MEMBRIDGE have one inside.
+    /// MEMBRIDGE_PORT, asks callers for MEMBRIDGE_ADMIN_KEY if it is set, and keeps everything in
+    /// MEMBRIDGE_DATABASE_URL. To use it, set MEMBRIDGE_SERVER_URL of a server. A server with
+    /// WITH_MEMBRIDGE runs one itself.
     #[command(verbatim_doc_comment)]
     Membridge(ServerArgs),
     Dev(dev::DevArgs),
@@ -90,13 +91,13 @@ enum Command {
     },
     /// Copy the SQLite database into a file, also while the server runs
     ///
-    /// Run it on the machine of the server, as its user, with its flags and its environment. The file is a consistent copy of one moment,
-    /// compact, and checked before it gets its name. For backups at an interval, set BACKUP_DIR for the server. PostgreSQL has pg_dump.
+    /// Run it on the machine of the server, as its user, with its flags and its environment. The file is a compact, consistent copy of one
+    /// moment, and is checked before it gets its name. For backups at an interval, set BACKUP_DIR for the server. PostgreSQL has pg_dump.
     Backup(backup::BackupArgs),
-    /// Put a backup in the place of the SQLite database, while no server runs
+    /// Replace the SQLite database with a backup, while no server runs
     ///
-    /// The backup is checked first: that it is sound, and that this program can work with it. A database that is there is not overwritten:
-    /// with --force, it is kept beside the new one, and the message says under which name.
+    /// The command first checks that the backup is not damaged and that this program can work with it. An existing database is not
+    /// overwritten: with --force, it is kept beside the new one, under a name that the command prints.
     Restore(backup::RestoreArgs),
     /// Write everything that is stored into a file, from SQLite or PostgreSQL, also while servers run
     ///
@@ -124,9 +125,9 @@ enum Command {
         #[command(subcommand)]
         action: ConfigCommand,
     },
-    /// Look at everything that a server needs, and say what to do about what is not fine
+    /// Check everything that a server needs, and say how to fix what is wrong
     ///
-    /// Run it on the machine of the server, as its user, with its flags and its environment, whether the server runs or not. It looks at the
+    /// Run it on the machine of the server, as its user, with its flags and its environment, whether the server runs or not. It checks the
     /// settings, the database with its schema, disk, clock and open transactions, the scheduled backups, the running server, its keys, the
     /// control plane and the workers, and changes nothing. Exits with 1 if the server can't do its work.
     Doctor {
@@ -135,7 +136,7 @@ enum Command {
         /// PEM file with the authority of the server's certificate, if this machine does not trust it
         #[arg(long, env = "BLOOM_CA_FILE", value_name = "FILE")]
         ca_file: Option<PathBuf>,
-        /// Exit with 1 for warnings, too, such as a worker that is offline: for scheduled jobs
+        /// Also exit with 1 for warnings, such as a worker that is offline; for scheduled jobs
         #[arg(long)]
         strict: bool,
         /// Output format
@@ -430,7 +431,7 @@ mod tests {
         let mut cli = command();
         let dev = cli.find_subcommand_mut("dev").unwrap();
         let (short, long) = (dev.render_help().to_string(), dev.render_long_help().to_string());
-        for flag in ["--host ", "--port ", "--data-dir ", "--max-concurrency ", "--runner ", "--profiles ", "--help has all"] {
+        for flag in ["--host ", "--port ", "--data-dir ", "--max-concurrency ", "--runner ", "--profiles ", "--help lists all"] {
             assert!(short.contains(flag), "{flag} is missing in\n{short}");
         }
         assert!(short.lines().count() < 40 && !short.contains("--database-url"), "{short}");

@@ -19,7 +19,7 @@ pub struct ExportArgs {
     /// Read the PostgreSQL database of the earlier runtime at this URL. The password can be in PGPASSWORD instead
     #[arg(long, value_name = "URL")]
     from: Option<String>,
-    /// With --from, leave out the rows that can't be taken, and list them
+    /// With --from: skip the rows that can't be exported, and list them
     #[arg(long, requires = "from")]
     skip_invalid: bool,
     #[command(flatten)]
@@ -30,7 +30,7 @@ pub struct ExportArgs {
 pub struct ImportArgs {
     /// The file that `export` has written
     file: PathBuf,
-    /// Remove everything that the database has first
+    /// First remove everything that the database has
     #[arg(long)]
     replace: bool,
     #[command(flatten)]

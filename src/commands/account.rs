@@ -12,7 +12,7 @@ use bloom_client::part;
 
 #[derive(Debug, Subcommand)]
 pub enum AccountCommand {
-    /// List accounts and profiles that are paused on some worker
+    /// List accounts and profiles that are paused on at least one worker
     #[command(alias = "ls")]
     List {
         #[command(flatten)]
@@ -20,7 +20,8 @@ pub enum AccountCommand {
     },
     /// End the pause of an account on all workers
     ///
-    /// Each worker takes tasks for it again when it next calls the server. If a run shows that it does not work, the worker pauses it again.
+    /// Each worker takes tasks for the account again when it next calls the server. If a run shows that the account still does not work,
+    /// the worker pauses it again.
     Resume {
         /// The name of the account
         #[arg(value_name = "NAME")]

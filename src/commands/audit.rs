@@ -45,19 +45,19 @@ pub struct AuditArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Filters")]
 struct AuditFilters {
-    /// Only about this task and its leases; its id, or the beginning or the end of it
+    /// Only entries about this task and its leases: its id, or the beginning or the end of the id
     #[arg(long, value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
     task: Option<String>,
-    /// Only about this worker, its leases, and what it did
+    /// Only entries about this worker and its leases, and about changes that it made
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
     worker: Option<String>,
-    /// Only by this actor: admin, api, router, reconciler, a worker's name, or key: and the name of a key
+    /// Only changes made by this actor: admin, api, router, reconciler, a worker's name, or key: and the name of a key
     #[arg(long, value_name = "ACTOR", value_parser = NonEmptyStringValueParser::new())]
     actor: Option<String>,
-    /// Only what this request did: the X-Request-Id of its answer, `request_id` in the log
+    /// Only changes made by this request: the X-Request-Id of its answer, which is `request_id` in the log
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     request: Option<String>,
-    /// Only this action; several: task_dead,lease_expired
+    /// Only entries with this action; several are separated by commas: task_dead,lease_expired
     #[arg(
         long,
         value_name = "ACTION",
@@ -65,13 +65,13 @@ struct AuditFilters {
         value_parser = PossibleValuesParser::new(Action::ALL.iter().map(|action| action.as_str()))
     )]
     action: Vec<String>,
-    /// Only what people decide, and not what runs, workers and the server do by themselves
+    /// Only changes that people decided on, not what runs, workers and the server do by themselves
     #[arg(long)]
     people: bool,
-    /// Only made after: how long ago (2h), a day (2026-02-25) or a time
+    /// Only entries made after this time: how long ago (2h), a day (2026-02-25) or a time
     #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
     since: Option<Ms>,
-    /// Only made before; as --since
+    /// Only entries made before this time, in the form of --since
     #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true, conflicts_with = "follow")]
     until: Option<Ms>,
 }

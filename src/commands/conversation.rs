@@ -37,10 +37,10 @@ pub enum ConversationCommand {
         #[arg(value_name = "CONTEXT", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::conversations))]
         context: String,
     },
-    /// Have the next run of each context begin a new session
+    /// Reset contexts: the next run of each begins a new session
     ///
-    /// For a conversation that is full, or whose history is refused. A run that goes on now ends in its session, and the run after it begins
-    /// anew. Only the conversation is new: the files of the context stay, with the worktree and the branch of its project.
+    /// Use it for a conversation that is full, or whose history the model refuses. A current run ends in its old session, and the run after
+    /// it begins a new one. The files of the context stay, with the worktree and the branch of its project.
     Reset {
         /// Contexts, as --context of `task submit` names them
         #[arg(required = true, value_name = "CONTEXT", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::conversations))]

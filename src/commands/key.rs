@@ -40,16 +40,16 @@ pub enum KeyCommand {
     Create {
         /// Its name: up to 63 of the characters A-Z a-z 0-9 . _ -, which the audit trail shows as key:NAME
         name: String,
-        /// What it opens. admin: everything; submit: creating tasks, and those tasks; member: creating tasks, those of
-        /// its team, and what people of a team need to know besides; worker: the calls of one worker; read: everything
-        /// that only reads; join: enrolling one worker, once
+        /// What it allows. admin: everything; submit: to create tasks, and to see and change these; member: to create tasks, to see and
+        /// change those of its team, and to see what else a team needs, such as queues; worker: the calls of one worker; read: everything
+        /// that only reads; join: to enroll one worker, once
         #[arg(long, value_parser = scope_parser())]
         scope: Scope,
         /// The worker that a key of scope worker speaks for, or the only worker that a join token enrolls
         #[arg(long, value_name = "NAME")]
         worker: Option<String>,
-        /// The team of a key of scope member, which sees and changes the tasks of all keys of the team; a key of scope submit with a team shows
-        /// its tasks to the members, and sees only its own
+        /// The team of a key of scope member, which sees and changes the tasks of all keys of the team; the members also see the tasks of a
+        /// key of scope submit with a team, which itself sees only its own
         #[arg(long, value_name = "NAME")]
         team: Option<String>,
         /// Let the worker register with a URL that the server calls (agent --listen): the server sends tasks and MEMBRIDGE_AGENT_KEY there
@@ -58,7 +58,7 @@ pub enum KeyCommand {
         /// Let the worker serve only the LLMTasks of this Kubernetes namespace, and no other tasks; may be repeated [default: no limit]
         #[arg(long = "namespace", value_name = "NAME", value_parser = config::namespace)]
         namespaces: Vec<String>,
-        /// How long it is valid, such as 90d, 1y or until 2027-01-01 [default: for ever; a join token: 24h]
+        /// How long it is valid, such as 90d, 1y or until 2027-01-01 [default: no expiry; for a join token 24h]
         #[arg(long, value_name = "TIME", value_parser = lasts, allow_hyphen_values = true)]
         expires: Option<u64>,
         #[command(flatten)]
@@ -66,9 +66,9 @@ pub enum KeyCommand {
         #[command(flatten)]
         out: Out,
     },
-    /// Set what the owner of a key of scope submit or member may have at most; it replaces the quota that the key had
+    /// Set the quota of a key of scope submit or member; it replaces the previous quota
     ///
-    /// What it has already stays, and its runs go on.
+    /// Existing tasks and uploads of the key stay, and its runs go on, even above a new limit.
     #[command(group = ArgGroup::new("limits").args(QUOTA_FLAGS).arg("none").required(true).multiple(true))]
     Quota {
         /// Its name, as `key list` shows it
@@ -83,19 +83,19 @@ pub enum KeyCommand {
     /// List the keys; the keys themselves are not shown
     #[command(alias = "ls")]
     List,
-    /// Show what the key of this call opens: its scope, its team, when it expires, and how much of its quota is used
+    /// Show what the key of this call allows: its scope, its team, when it expires, and how much of its quota is used
     Whoami,
     /// Give a key another secret, and print it or store it in a new file; the name, its tasks and its quota stay
     ///
-    /// The secret that it had opens the same for some time, so that whoever has it can change to the new one without being refused.
+    /// The previous secret stays valid for some time (--overlap), so that its users can change to the new one without being refused.
     Rotate {
         /// Its name, as `key list` shows it
         #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
-        /// How long the secret that it had stays valid, such as 15m or 1d, at most 30d; 0: it is refused at once
+        /// How long the previous secret stays valid, such as 15m or 1d, at most 30d; 0: it is refused at once
         #[arg(long, value_name = "TIME", value_parser = overlap, default_value = "1h", allow_hyphen_values = true)]
         overlap: u64,
-        /// How long the key is valid from now on, such as 90d, 1y or until 2027-01-01 [default: it expires when it would have expired]
+        /// How long the key is valid from now on, such as 90d, 1y or until 2027-01-01 [default: its expiry does not change]
         #[arg(long, value_name = "TIME", value_parser = lasts, allow_hyphen_values = true)]
         expires: Option<u64>,
         #[command(flatten)]
@@ -103,7 +103,7 @@ pub enum KeyCommand {
     },
     /// Revoke keys: servers refuse them from now on
     ///
-    /// The command says what happens to the tasks that they created, or to the runs of their worker, and asks, unless --yes is given.
+    /// The command says what happens to the tasks that they created, or to the runs of their worker, and asks, unless --yes is set.
     #[command(aliases = ["rm", "delete", "remove"])]
     Revoke {
         /// Do not ask: for scripts
@@ -115,7 +115,7 @@ pub enum KeyCommand {
     },
     /// Exchange a join token for a worker's key, and print the key or store it in a new file; the token is used up
     ///
-    /// The token is given as the key of this call: with --key-file, or in BLOOM_KEY.
+    /// Pass the token as the key of this call: with --key-file, or in BLOOM_KEY.
     Enroll {
         /// The worker that the key is for
         worker: String,
@@ -130,13 +130,14 @@ const QUOTA_FLAGS: [&str; 3] = ["max_open_tasks", "max_tasks_per_minute", "max_s
 /// What the owner of a submit or member key may have at most.
 #[derive(Args, Debug)]
 pub struct QuotaFlags {
-    /// Tasks of its owner that have not finished, for a key of scope submit or member [default: no limit]
+    /// Maximum number of unfinished tasks of its owner, for a key of scope submit or member [default: no limit]
     #[arg(long, value_name = "N", value_parser = within(1..=MAX_QUOTA_TASKS))]
     max_open_tasks: Option<i64>,
-    /// Tasks that its owner creates or requeues in a minute, for a key of scope submit or member [default: no limit]
+    /// Maximum number of tasks that its owner creates or requeues in a minute, for a key of scope submit or member [default: no limit]
     #[arg(long, value_name = "N", value_parser = within(1..=MAX_QUOTA_TASKS))]
     max_tasks_per_minute: Option<i64>,
-    /// MiB of the tasks and uploads of its owner: prompts, answers, events and files; for a key of scope submit or member [default: no limit]
+    /// Maximum size of the tasks and uploads of its owner, in MiB: prompts, answers, events and files; for a key of scope submit or member
+    /// [default: no limit]
     #[arg(long, value_name = "MIB", value_parser = within(1..=MAX_QUOTA_BYTES >> 20))]
     max_stored_mib: Option<i64>,
 }

@@ -106,7 +106,7 @@ pub enum Command {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Show the conversations (contexts) of tasks, and have one begin anew; servers and their keys are `context`
+    /// Show and reset the conversations (contexts) of tasks; for servers and their keys, see `context`
     ///
     /// Tasks with one --context continue one conversation. The command `context` is about something else: stored servers and their keys.
     Conversation {
@@ -120,7 +120,7 @@ pub enum Command {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Show accounts and profiles that are paused, and end the pause of an account
+    /// List paused accounts and profiles, and end the pause of an account
     Account {
         /// What to do with accounts
         #[command(subcommand)]
@@ -207,7 +207,7 @@ pub enum Command {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Create, list, rotate and revoke named keys, and show what a key opens
+    /// Create, list, rotate and revoke named keys, and show what a key allows
     #[command(after_help = key::EXAMPLES)]
     Key {
         /// What to do with keys
@@ -220,7 +220,7 @@ pub enum Command {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Store servers and their keys under names; the tasks of a conversation are `conversation`
+    /// Store servers and their keys under names; for the conversations of tasks, see `conversation`
     ///
     /// A context is a server and the key to it, stored in $XDG_CONFIG_HOME/bloom-runtime/config.toml
     /// (else ~/.config/bloom-runtime/config.toml), readable by you alone.

@@ -53,17 +53,17 @@ pub enum ProjectCommand {
         #[command(flatten)]
         limit: Limit,
     },
-    /// Add a project; nothing is cloned yet
+    /// Add a project; this clones nothing yet
     #[command(alias = "create")]
     Add {
         /// Its name, which no other project has: letters, digits, spaces and . _ -; without it, the repository is the only argument, and the
         /// name is the end of its URL or that of its directory
         name: String,
-        /// The repository: https://… or ssh://… without a password, or git@HOST:PATH, as workers use git credentials of their own; or a
+        /// The repository: https://… or ssh://… without a password, or git@HOST:PATH, because workers use their own git credentials; or a
         /// directory of this machine, for workers that run on it and fetch by `file` (--git-protocols; the one of `dev` does)
         #[arg(value_name = "URL|DIR")]
         repo_url: Option<String>,
-        /// Where workers put the clone, below their directory of projects [default: under the name]
+        /// Where workers put the clone, below their directory of projects [default: the name of the project]
         #[arg(long, value_name = "PATH")]
         path: Option<String>,
         /// The worker that clones it if `project clone` names none
@@ -89,7 +89,7 @@ pub enum ProjectCommand {
         #[arg(value_name = "PROJECT", value_parser = NonEmptyStringValueParser::new())]
         project: String,
     },
-    /// Have a worker that listens for pushes clone a project
+    /// Order a worker that listens for pushes to clone a project
     Clone {
         /// Its name or id
         #[arg(value_name = "PROJECT", value_parser = NonEmptyStringValueParser::new())]
@@ -98,7 +98,7 @@ pub enum ProjectCommand {
         #[arg(long, value_name = "NAME")]
         worker: Option<String>,
     },
-    /// Have all workers that lack a project clone it, as far as they listen for pushes
+    /// Order all workers that listen for pushes and lack a project to clone it
     Propagate {
         /// Its name or id
         #[arg(value_name = "PROJECT", value_parser = NonEmptyStringValueParser::new())]

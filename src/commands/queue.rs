@@ -30,7 +30,7 @@ pub enum QueueCommand {
         /// Only tasks for this agent (slug)
         #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(shell_completion::queues))]
         agent: Option<String>,
-        /// All tasks of all people
+        /// All queues: the tasks of all agents
         #[arg(long)]
         all: bool,
     },

@@ -80,7 +80,7 @@ pub enum LeaseCommand {
     /// List leases, newest first
     #[command(alias = "ls")]
     List {
-        /// Only with this status
+        /// Only leases with this status
         #[arg(long, value_parser = PossibleValuesParser::new(LeaseStatus::ALL.iter().map(|status| status.as_str())))]
         status: Option<String>,
         /// Only ended leases with this outcome; interrupted: the run was cancelled or handed back, or its worker was lost
@@ -89,10 +89,10 @@ pub enum LeaseCommand {
         /// Only leases whose run failed or was interrupted for this reason
         #[arg(long, value_parser = PossibleValuesParser::new(Reason::ALL.iter().map(|reason| reason.as_str())))]
         reason: Option<String>,
-        /// Only of this worker
+        /// Only leases of this worker
         #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
         worker: Option<String>,
-        /// Only of this task, which a submit or member key must name; its id, or the beginning or the end of it
+        /// Only leases of this task: its id, or the beginning or the end of the id; required with a submit or member key
         #[arg(long, value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
         task: Option<String>,
         /// Only made after: how long ago (2h), a day (2026-02-25) or a time

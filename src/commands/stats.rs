@@ -27,7 +27,7 @@ pub struct StatsArgs {
 
 #[derive(Args, Debug)]
 pub struct Every {
-    /// The time between two looks, such as 30s or 5m; a number alone is seconds
+    /// The time between two updates, such as 30s or 5m; a number alone is seconds
     #[arg(long, value_name = "TIME", default_value = "2", value_parser = interval, allow_hyphen_values = true)]
     interval: Duration,
 }

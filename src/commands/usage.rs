@@ -34,28 +34,28 @@ pub struct UsageArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Filters")]
 struct UsageFilters {
-    /// Only runs that ended after: how long ago (30d), a day (2026-02-25) or a time
+    /// Only runs that ended after this time: how long ago (30d), a day (2026-02-25) or a time
     #[arg(long, alias = "from", value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
     since: Option<Ms>,
-    /// Only runs that ended before; as --since
+    /// Only runs that ended before this time, in the form of --since
     #[arg(long, alias = "to", value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
     until: Option<Ms>,
-    /// Only for this kind of agent
+    /// Only tasks for this kind of agent
     #[arg(long, value_name = "SLUG", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::agents))]
     agent: Option<String>,
-    /// Only in this context (conversation)
+    /// Only tasks in this context (conversation)
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::conversations))]
     context: Option<String>,
     /// Only tasks in the project with this name
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::projects))]
     project: Option<String>,
-    /// Only by this worker
+    /// Only runs of this worker
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
     worker: Option<String>,
     /// Only tasks that keys of this team created
     #[arg(long, value_name = "TEAM", value_parser = NonEmptyStringValueParser::new())]
     team: Option<String>,
-    /// Only tasks that were created by: the key with this name (alice, or key:alice as in `audit`), or api: a key without a name
+    /// Only tasks created by this actor: the key with this name (alice, or key:alice as in `audit`), or api: a key without a name
     #[arg(long, value_name = "CREATOR", value_parser = NonEmptyStringValueParser::new().map(actor))]
     creator: Option<String>,
     /// Only tasks with this label; may be repeated

@@ -58,7 +58,7 @@ pub enum WorkerCommand {
         #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
         names: Vec<String>,
     },
-    /// Give workers no new tasks, and tell them to finish or hand back those that they have
+    /// Give workers no new tasks, and ask them to finish or hand back those that they have
     Drain {
         /// Names, as `worker list` shows them
         #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
@@ -69,8 +69,8 @@ pub enum WorkerCommand {
     },
     /// Remove workers; their tasks go back to the queue
     ///
-    /// A worker that still runs comes back when it registers again, so the command asks if one is online; stop its agent first. A worker
-    /// that the control plane lists comes back when the list is read the next time.
+    /// A worker that still runs comes back when it registers again, so the command asks first if one is online; stop its agent before. A
+    /// worker that the control plane lists comes back when the list is read the next time.
     #[command(aliases = ["delete", "remove"])]
     Rm {
         /// Do not ask

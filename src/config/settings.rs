@@ -146,7 +146,7 @@ settings! {
         AWS_ACCESS_KEY_ID s3_access_key: Option<SecretString> = optional(parse::key), KEY "" secret;
         /// Secret key of Amazon S3
         AWS_SECRET_ACCESS_KEY s3_secret_key: Option<SecretString> = optional(parse::key), KEY "" secret;
-        /// Objects to which no artifact refers are removed when they are older than this
+        /// Age in seconds at which objects to which no artifact refers are removed
         OBJECT_GRACE_SECONDS grace: Duration = required(parse::seconds(SHORTEST_GRACE, 366 * 86_400)), SECONDS "86400";
     }
 
@@ -188,7 +188,7 @@ settings! {
         RATE_LIMIT_PER_MINUTE requests_per_minute: u32 = required(parse::whole(0, u32::MAX)), N "100";
         /// Connection tests per minute from one client address; 0 = no limit
         TEST_CONNECTION_PER_MINUTE test_connection_per_minute: u32 = required(parse::whole(0, u32::MAX)), N "20";
-        /// Requests of workers per minute from one client address, and as many for events of runs; 0 = no limit
+        /// Requests of workers per minute from one client address; events of runs have a separate limit of the same size; 0 = no limit
         WORKER_RATE_LIMIT_PER_MINUTE worker_requests_per_minute: u32 = required(parse::whole(0, u32::MAX)), N "6000";
         /// Maximum size of a request body, not counting a task's output
         MAX_BODY_BYTES body_bytes: usize = required(parse::whole(1_024, 1 << 30)), BYTES "1048576";
@@ -196,7 +196,7 @@ settings! {
         MAX_OUTPUT_BYTES output_bytes: usize = required(parse::whole(1_024, 1 << 30)), BYTES "16777216";
         /// Maximum size of an uploaded file
         MAX_ARTIFACT_BYTES artifact_bytes: usize = required(parse::whole(1_024, 1 << 30)), BYTES "67108864";
-        /// Maximum duration of a request, and one second more for each 64 KiB of its body; long polls and streams are exempt
+        /// Maximum duration of a request, plus one second for each 64 KiB of its body; long polls and streams are exempt
         REQUEST_TIMEOUT_SECONDS request_timeout: Duration = required(parse::seconds(1, 3_600)), SECONDS "30";
     }
 
@@ -208,7 +208,7 @@ settings! {
         WORKER_OFFLINE_AFTER_SECONDS worker_offline_after_ms: Ms = required(parse::seconds_in_ms(1, 86_400)), SECONDS "60";
         /// How long a task waits for a free slot on the worker that has its session
         SESSION_WAIT_SECONDS session_wait_ms: Ms = required(parse::seconds_in_ms(0, 86_400)), SECONDS "30";
-        /// How long a task waits for workers that name its agent_slug; 0: not at all
+        /// How long a task waits for a worker that serves its agent_slug by name, before any other worker gets it; 0: not at all
         NAMED_AGENT_WAIT_SECONDS named_agent_wait_ms: Ms = required(parse::seconds_in_ms(0, 86_400)), SECONDS "30";
         /// Longest time limit that a task may set for its runs
         MAX_TIMEOUT_SECONDS max_timeout_sec: i64 = required(parse::whole(1, TIMEOUT_SEC)), SECONDS "86400";
@@ -232,7 +232,7 @@ settings! {
 
     /// How the server logs.
     pub(crate) Logs "Logs" {
-        /// File that the log is written to instead of standard error; SIGHUP opens it anew
+        /// File that the log is written to instead of standard error; SIGHUP reopens it
         LOG_FILE file: Option<PathBuf> = optional(parse::log_file), FILE "";
         /// Log format: text or json
         LOG_FORMAT format: LogFormat = required(parse::log_format), FORMAT "text";
@@ -242,15 +242,15 @@ settings! {
 
     /// The variables of OpenTelemetry.
     pub(crate) TraceVariables "Traces" {
-        /// URL of a collector of traces, which takes OTLP over HTTP at v1/traces below it; without it, there are no traces
+        /// URL of a collector of traces, which accepts OTLP over HTTP at v1/traces below this URL; without it, there are no traces
         OTEL_EXPORTER_OTLP_ENDPOINT endpoint: Option<Url> = optional(parse::otlp_url), URL "";
         /// URL that traces are posted to, as it is, instead of v1/traces below OTEL_EXPORTER_OTLP_ENDPOINT
         OTEL_EXPORTER_OTLP_TRACES_ENDPOINT traces_endpoint: Option<Url> = optional(parse::otlp_url), URL "";
-        /// Protocol of the collector; there is no other one
+        /// Protocol of the collector; no other one is supported
         OTEL_EXPORTER_OTLP_PROTOCOL protocol: () = required(parse::otlp_protocol), NAME "http/protobuf";
         /// Headers for the collector: name=value pairs, separated by commas
         OTEL_EXPORTER_OTLP_HEADERS headers: HeaderMap = list(traces::headers), PAIRS "" secret;
-        /// Maximum duration of one call of the collector
+        /// Maximum duration of one call to the collector
         OTEL_EXPORTER_OTLP_TIMEOUT timeout_ms: u64 = required(parse::whole(1, 60_000)), MILLISECONDS "10000";
         /// Name of this program in traces; default: service.name of OTEL_RESOURCE_ATTRIBUTES, else bloom-runtime (bloom-agent for agents)
         OTEL_SERVICE_NAME service_name: Option<String> = optional(parse::service_name), NAME "";

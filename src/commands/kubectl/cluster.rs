@@ -23,7 +23,7 @@ pub(crate) struct ClusterArgs {
     /// The context of the kubeconfig; --context is the conversation of a task [default: the current one]
     #[arg(long, global = true, value_name = "NAME")]
     kube_context: Option<String>,
-    /// The kubeconfig [default: as kubectl]
+    /// The kubeconfig [default: the one that kubectl uses]
     #[arg(long, global = true, value_name = "FILE")]
     kubeconfig: Option<String>,
 }

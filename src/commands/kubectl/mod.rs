@@ -32,8 +32,8 @@ pub const NAME: &str = "kubectl-bloom";
 
 /// Submit LLM tasks as objects of Kubernetes, and read what their runs say
 ///
-/// `submit` creates an LLMTask in the current namespace, by your rights in the cluster. `logs` and `result` read the run's output
-/// from the server: by a port-forward to its Service, with the key from its Secret, unless --server and --key-file are given.
+/// `submit` creates an LLMTask in the current namespace, with your rights in the cluster. `logs` and `result` read the run's output
+/// from the server: by a port-forward to its Service, with the key from its Secret, unless --server and --key-file are set.
 #[derive(Debug, Parser)]
 #[command(
     name = NAME,
@@ -68,7 +68,7 @@ enum Action {
     Submit(Box<Submit>),
     /// Print the events of a task's runs
     ///
-    /// The text of a run is printed as it is, every other event as a line in brackets.
+    /// The text of a run is printed unchanged, every other event as a line in brackets.
     Logs {
         /// The name of the LLMTask
         name: String,
@@ -98,7 +98,7 @@ struct Submit {
     /// Print the text of the run while it is written; with -o json its events, one per line
     #[arg(long)]
     follow: bool,
-    /// Wait at most this long, such as 5m or 2h; a number alone is seconds. The task goes on
+    /// Wait at most this long, such as 5m or 2h; a number alone is seconds. The task goes on after that
     #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
     wait_timeout: Option<Duration>,
     #[command(flatten)]

@@ -17,46 +17,47 @@ use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 #[command(next_help_heading = "Filters")]
 pub struct Filters {
-    /// Only with this status; several: queued,running
+    /// Only tasks with this status; several are separated by commas: queued,running
     #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(Status::ALL.iter().map(|status| status.as_str())))]
     status: Vec<String>,
-    /// Only failed ones: with the status failed or dead
+    /// Only failed tasks: those with the status failed or dead
     #[arg(long, conflicts_with = "status")]
     failed: bool,
-    /// Only those whose run asks a person, and waits for the answer
+    /// Only tasks whose run waits for the answer of a person
     #[arg(long)]
     asks: bool,
-    /// Only for this kind of agent
+    /// Only tasks for this kind of agent
     #[arg(long, value_name = "SLUG", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::agents))]
     agent: Option<String>,
-    /// Only in this context (conversation)
+    /// Only tasks in this context (conversation)
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::conversations))]
     context: Option<String>,
-    /// Only leased to this worker, now or by their last lease
+    /// Only tasks that are leased to this worker, or were last leased to it
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
     worker: Option<String>,
-    /// Only of this project, by the name that it had when they were created
+    /// Only tasks of this project, by the name that it had when they were created
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::projects))]
     project: Option<String>,
-    /// Only created by the submit or member key with this name: alice, or key:alice as in `audit` and `usage`. Tasks of other keys have no owner
+    /// Only tasks created by the submit or member key with this name: alice, or key:alice as in `audit` and `usage`. Tasks of other keys have
+    /// no owner
     #[arg(long, value_name = "KEY", value_parser = owner)]
     owner: Option<String>,
-    /// Only created by keys of this team
+    /// Only tasks created by keys of this team
     #[arg(long, value_name = "TEAM", value_parser = NonEmptyStringValueParser::new())]
     team: Option<String>,
     /// Only tasks that depend on this one directly: its id, or the beginning or the end of it
     #[arg(long, value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
     depends_on: Option<String>,
-    /// Only with this label; may be repeated
+    /// Only tasks with this label; may be repeated
     #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(shell_completion::labels))]
     labels: Vec<(String, String)>,
-    /// Only created after: how long ago (2h), a day (2026-02-25) or a time
+    /// Only tasks created after this time: how long ago (2h), a day (2026-02-25) or a time
     #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
     since: Option<Ms>,
-    /// Only created before; as --since
+    /// Only tasks created before this time, in the form of --since
     #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
     until: Option<Ms>,
-    /// Only ended (completed, failed or cancelled) after; as --since
+    /// Only tasks that ended (completed, failed or cancelled) after this time, in the form of --since
     #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
     finished_since: Option<Ms>,
 }

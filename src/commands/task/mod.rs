@@ -80,7 +80,7 @@ pub enum TaskCommand {
     },
     /// Show all about a task: why it waits or failed, its attempts, dependencies, events and history
     ///
-    /// Also says what to do about it. -o json prints the answers of the server from which this is made.
+    /// Also says what to do if the task waits or failed. -o json prints the answers of the server on which this is based.
     #[command(visible_alias = "show")]
     Describe {
         /// Its id
@@ -102,13 +102,13 @@ pub enum TaskCommand {
     },
     /// Find tasks by a text in them, newest first
     ///
-    /// In capitals or not, in the prompt, the answer, the failure, the context, the labels (name=value) or the id. All tasks that match the
-    /// filters are read until enough have the text, so filters such as --since make it fast.
+    /// Searches the prompt, the answer, the failure, the context, the labels (name=value) and the id, in upper and lower case. All tasks
+    /// that match the filters are read until enough have the text, so filters such as --since make it fast.
     #[command(
         after_help = "Examples:\n  bloom-runtime task search spelling --since 7d\n  bloom-runtime task search team=docs --status failed -o name"
     )]
     Search {
-        /// The text, of 2 to 200 characters; % and _ have no other meaning
+        /// The text, of 2 to 200 characters; % and _ are ordinary characters
         text: String,
         #[command(flatten)]
         limit: Limit,
@@ -118,16 +118,16 @@ pub enum TaskCommand {
     Logs(LogsArgs),
     /// Print the answers of tasks
     ///
-    /// Of one id: the answer alone, as the run gave it. Exits with 1 if the task is not finished yet or its newest run failed; -o json shows
-    /// the whole result. Of several, or with filters: a line of JSON for each task with its id, status and output, or with --out a file
-    /// for each; exits with 1 if one is not completed.
+    /// For one id, prints only the answer, as the run gave it. Exits with 1 if the task is not finished yet or its newest run failed; -o
+    /// json shows the whole result. For several ids, or with filters, prints a line of JSON for each task with its id, status and output,
+    /// or with --out writes a file for each; exits with 1 if one is not completed.
     #[command(after_help = "Examples:\n  bloom-runtime task result 7c0d9e21\n  \
         bloom-runtime task result -l batch=7 | jq -r .output\n  bloom-runtime task result -l batch=7 --out answers")]
     Result(ResultArgs),
     /// List the files that the runs of a task left, or download them
     ///
-    /// Files are what matched --keep, and the changes of a run in its repository. The answers of runs are in the list, too; task result
-    /// prints the newest. A download never writes outside of the directory, and checks each file.
+    /// Files are those that matched --keep, and the changes of a run in its repository. The list also has the answers of runs; `task
+    /// result` prints the newest. A download never writes outside of the directory, and checks the digest of each file.
     #[command(after_help = "Examples:\n  bloom-runtime task artifacts 7c0d9e21\n  \
         bloom-runtime task artifacts 7c0d9e21 --download results")]
     Artifacts(ArtifactsArgs),
@@ -138,17 +138,17 @@ pub enum TaskCommand {
         #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
         id: String,
     },
-    /// Bring what a task's run changed into a repository here, as a new branch that is checked out
+    /// Check out what a task's run changed, as a new branch of a local repository
     ///
-    /// What was pushed is fetched. What was not is applied as a patch, and is then in the index of the new branch. Nothing here is
-    /// overwritten: files with changes that are not committed are refused first.
+    /// Changes that the run pushed are fetched. Other changes are applied as a patch, and are then in the index of the new branch. No local
+    /// file is overwritten: the command refuses to start if files have changes that are not committed.
     #[command(after_help = "Examples:\n  bloom-runtime task submit --here --push --wait \"Fix the tests\"\n  \
         bloom-runtime task checkout 7c0d9e21\n  bloom-runtime task checkout 7c0d9e21 --dir ~/src/site --branch fix-tests")]
     Checkout(CheckoutArgs),
     /// Cancel tasks
     ///
-    /// Queued tasks are cancelled at once. For running tasks, the worker is told to stop. With filters, the command first shows how many
-    /// tasks match, and asks.
+    /// Queued tasks are cancelled at once. For a running task, the worker is asked to stop the run. With filters, the command first shows
+    /// how many tasks match, and asks.
     #[command(after_help = "Examples:\n  bloom-runtime task cancel 0190a0a0-0000-7000-8000-000000000000\n  \
         bloom-runtime task cancel --status queued --label batch=7\n  bloom-runtime task cancel --agent reviewer --yes")]
     #[command(alias = "stop")]
@@ -162,14 +162,15 @@ pub enum TaskCommand {
     Edit(EditArgs),
     /// Allow what the run of a task asks a person to allow
     ///
-    /// Runs ask if the profile of their agent says ask_human. task list shows needs_human, and task describe what is asked.
+    /// Runs ask if the profile of their agent sets ask_human. `task list` shows needs_human for such a task, and `task describe` shows the
+    /// question.
     #[command(
         after_help = "Examples:\n  bloom-runtime task approve 7c0d9e21\n  bloom-runtime task deny 7c0d9e21 --message \"not on a Friday\""
     )]
     Approve(Asked),
     /// Deny what the run of a task asks a person; the run goes on without it
     Deny(DenyArgs),
-    /// Answer what the run of a task asks a person in words
+    /// Answer the questions that the run of a task asks a person
     #[command(
         after_help = "Examples:\n  bloom-runtime task answer 7c0d9e21 \"the second one\"\n  bloom-runtime task answer 7c0d9e21 yes \"next week\""
     )]
@@ -184,15 +185,15 @@ pub enum TaskCommand {
     Resume(Changed),
     /// Delete finished tasks, with their results and events
     ///
-    /// Their usage and their audit entries are kept. Tasks that still wait for one of them are cancelled. Cancel a task first that is not
-    /// finished. The command asks, unless --yes is given.
+    /// Their usage and their audit entries are kept. Tasks that still wait for one of them are cancelled. A task that is not finished must
+    /// be cancelled first. The command asks, unless --yes is set.
     #[command(after_help = "Examples:\n  bloom-runtime task delete 7c0d9e21 0b5f1a33\n  \
         bloom-runtime task delete --status completed --until 30d --dry-run")]
     #[command(aliases = ["rm", "remove"])]
     Delete(Changed),
     /// Queue failed, dead or cancelled tasks again, with all their attempts
     ///
-    /// They may run at once: a time that they were scheduled for (--not-before) is forgotten.
+    /// They may run at once: a time for which they were scheduled (--not-before) no longer counts.
     ///
     /// With filters, the command first shows how many tasks match, and asks.
     #[command(after_help = "Examples:\n  bloom-runtime task requeue 0190a0a0-0000-7000-8000-000000000000\n  \
@@ -202,16 +203,16 @@ pub enum TaskCommand {
     Requeue(RequeueArgs),
     /// Wait until tasks are finished, and show them
     ///
-    /// With filters: all tasks that match when the command begins. Exits with 0 if all are completed, with 1 if one is not, and with 3 if
-    /// the time limit was reached.
+    /// With filters, it waits for all tasks that match when the command begins. Exits with 0 if all are completed, with 1 if one is not,
+    /// and with 3 if the time limit was reached.
     #[command(after_help = "Examples:\n  bloom-runtime task wait 7c0d9e21 0b5f1a33\n  bloom-runtime task wait -l batch=7 --timeout 2h")]
     Wait(WaitArgs),
 }
 
 /// Print the events of the runs of tasks
 ///
-/// The text of a run is printed as it is, every other event as a line in brackets. With --follow, from the start until the task is
-/// finished. Of several tasks, or with filters, each line begins with the end of its task's id.
+/// The text of a run is printed unchanged, every other event as a line in brackets. --follow prints from the start until the task is
+/// finished. For several tasks, or with filters, each line begins with the end of its task's id.
 #[derive(Args, Debug)]
 pub struct LogsArgs {
     #[command(flatten)]

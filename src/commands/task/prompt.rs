@@ -17,13 +17,13 @@ const HOW: &str = "give it as an argument, with --prompt-file, or on standard in
 
 #[derive(Args, Debug)]
 pub(crate) struct PromptArgs {
-    /// The prompt, before what the file or standard input has; -: standard input
+    /// The prompt, before the text of the file or of standard input; -: standard input
     #[arg(value_name = "PROMPT")]
     prompt: Option<String>,
     /// What follows a prompt that is not quoted: taken only to say so.
     #[arg(hide = true)]
     further_words: Vec<String>,
-    /// Take the prompt from this file, after PROMPT if it is given; - is standard input
+    /// Take the prompt from this file, after PROMPT if there is one; - is standard input
     #[arg(long, value_name = "FILE")]
     prompt_file: Option<PathBuf>,
 }

@@ -28,7 +28,7 @@ pub struct Asked {
 pub struct DenyArgs {
     #[command(flatten)]
     asked: Asked,
-    /// Why not: the run is told
+    /// The reason, which the run gets
     #[arg(short, long, value_name = "TEXT")]
     message: Option<String>,
     /// The same as --message

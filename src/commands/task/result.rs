@@ -35,8 +35,8 @@ pub struct ResultArgs {
 /// Where several answers go.
 #[derive(Args, Debug)]
 pub(crate) struct Files {
-    /// Write each answer into a file of this directory, named by the whole id of its task; nothing is overwritten. Of submit --from, index.jsonl
-    /// beside them says which line has which file
+    /// Write each answer into a file of this directory, named by the whole id of its task; nothing is overwritten. With submit --from,
+    /// index.jsonl beside them says which file belongs to which line
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// With --out: replace files that exist

@@ -40,26 +40,27 @@ const HINT_LIMIT: Duration = Duration::from_secs(1);
 /// the run while it is written. If the server's answer gets lost, the call is repeated; this
 /// creates no second task.
 ///
-/// The prompt is the argument, a file, or standard input. Two of them are sent one after the other:
-/// the argument first, standard input last. An open pipe on which nothing comes within 3 s is left
-/// alone; `< /dev/null` says that there is nothing, and --prompt-file - waits without limit.
+/// The prompt is the argument, a file, or standard input. If there are two, they are joined: the
+/// argument first, standard input last. A pipe from which nothing comes within 3 s is ignored;
+/// `< /dev/null` means that there is no input, and --prompt-file - waits without limit.
 ///
 /// With --from, each line of a file is a task: a JSON object with the fields of the API, of which
 /// only `prompt` is required. Flags are the defaults for fields that a line does not have. All lines
 /// are checked first. They are submitted in batches of at most 1000, each batch completely or not at
 /// all, and the ids are printed in the order of the lines. If the quota of the key has no room for a
 /// batch, smaller ones are sent, as far as there is room. If you submit the same file again, its
-/// lines create no second task, unless --again is given or --idempotency-key is different.
+/// lines create no second task, unless --again is set or --idempotency-key is different.
 ///
 /// A line may have a "name", and later lines may depend on it by that name: "depends_on": ["build"].
-/// The name is known in the file only. Such a line is sent in a batch after that of the other.
+/// The name exists only in the file. Such a line is sent in a later batch than the line on which it
+/// depends.
 ///
-/// With --plain, each line of the file that is not empty is the prompt of a task as it stands.
+/// With --plain, each line of the file that is not empty is the whole prompt of a task.
 ///
 /// With --from and --wait, the answers are printed as lines of JSON in the order of the lines, or
-/// written into files (--out), with an index.jsonl beside them that says which line has which file; the
-/// exit status is 1 if one task did not complete, and 3 if one is not finished when --wait-timeout is
-/// over.
+/// written into files (--out), with an index.jsonl beside them that says which file belongs to which
+/// line; the exit status is 1 if one task did not complete, and 3 if one is not finished when
+/// --wait-timeout is over.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -103,15 +104,15 @@ pub struct Submit {
     /// A file that the run gets, by its name in the directory of the run: PATH, or NAME=PATH; may be repeated
     #[arg(long = "file", value_name = "PATH", value_parser = file_of_task)]
     files: Vec<FileOfTask>,
-    /// Ask for the same as this task did: take over its prompt, its files and all its fields that are not given here, but not its time to begin
-    /// and its dependencies. It goes on in the same context, unless --context is given
+    /// Copy this task: its prompt, its files and all its fields that are not set here, except --not-before and --depends-on. The new task
+    /// continues in the same context, unless --context is set
     #[arg(long, value_name = "ID", conflicts_with = "from", add = ArgValueCompleter::new(shell_completion::tasks))]
     like: Option<String>,
-    /// Run it on the repository of the current directory: with the project whose repository that is, or a remote of it, on the branch that is
-    /// checked out. --project and --ref say otherwise
+    /// Run it on the repository of the current directory: in the project with this repository or one of its remotes, beginning with the
+    /// branch that is checked out. --project and --ref override this
     #[arg(long, conflicts_with = "dir")]
     here: bool,
-    /// As --here, for the repository of this directory
+    /// Like --here, but for the repository of this directory
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     #[command(flatten)]
@@ -121,13 +122,13 @@ pub struct Submit {
 /// What to do after a task was submitted.
 #[derive(Args, Debug)]
 pub(crate) struct Waits {
-    /// Wait for the answer and print it; with --from for all of them, as task result prints several
+    /// Wait for the answer and print it; with --from for all of them, printed as `task result` does for several tasks
     #[arg(long)]
     pub wait: bool,
     /// Print the text of the run while it is written; with -o json its events, one per line
     #[arg(long)]
     pub follow: bool,
-    /// Wait at most this long, such as 5m or 2h; a number alone is seconds. The task goes on
+    /// Wait at most this long, such as 5m or 2h; a number alone is seconds. The task goes on after that
     #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
     pub wait_timeout: Option<Duration>,
 }

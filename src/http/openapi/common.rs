@@ -9,22 +9,22 @@ use bloom_api::error::Code;
 
 /// The groups of calls, in the order in which a reader needs them.
 const TAGS: &[(&str, &str)] = &[
-    ("tasks", "Create tasks, see how far they are, read their results, edit, cancel and delete them, and queue them again."),
+    ("tasks", "Create, list, edit, cancel, requeue and delete tasks, and read their results."),
     ("events", "Follow what runs do, and every change of tasks, leases and workers."),
-    ("questions", "What runs ask people: whether they may use a tool, or questions in words."),
+    ("questions", "What runs ask a person: to allow a tool, or to answer questions with a text."),
     ("queues", "The tasks for one agent are its queue: pause and resume queues, and limit how many of their tasks run at a time."),
-    ("contexts", "The conversations that tasks continue: list them, and reset one so that its next run begins anew."),
+    ("contexts", "The conversations that tasks continue: list them, and reset one so that its next run begins a new session."),
     ("workers", "The machines that run tasks: register, list, cordon, drain and remove them."),
     ("accounts", "The accounts and profiles that are paused on workers: list them, and end the pause of an account."),
-    ("worker protocol", "What a program that runs tasks calls: claim, heartbeat, complete. A worker key is enough."),
+    ("worker protocol", "The calls of a program that runs tasks: claim, heartbeat, complete. A worker key allows them."),
     ("leases", "Lease single tasks to workers, renew, complete and hand back. The worker protocol does this for many tasks at once."),
     ("agents", "The agents on worker machines: push tasks to them, install them, and send them orders."),
     ("records", "Artifacts, audit trail, statistics, usage, and what the reconcilers do."),
     ("keys", "Named keys: create, list and revoke them, and exchange join tokens for the keys of workers."),
     ("config", "The settings of the control plane."),
     ("projects", "Repositories that workers clone, and the memory of projects."),
-    ("membridge", "Calls that are passed on to the membridge control plane."),
-    ("probes", "Health, readiness and metrics, for machines."),
+    ("membridge", "Calls that the server forwards to the membridge control plane."),
+    ("probes", "Health, readiness and metrics, for monitors and orchestrators."),
 ];
 
 /// Error answers that are the same everywhere: name, status, description, example text.

@@ -230,7 +230,7 @@ fn complete(method: &Method, path: &str, operation: &mut Operation, policy: Rout
     if has_body || is_filtered {
         answer(operation, "400", "The request is not valid JSON, or its content is not valid.", error());
     }
-    answer(operation, "400", "The request does not name the server in one valid Host header.", error());
+    answer(operation, "400", "The request does not have exactly one valid Host header.", error());
     if has_body {
         shared_answer(operation, 408);
         shared_answer(operation, 413);

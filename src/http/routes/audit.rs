@@ -16,8 +16,8 @@ pub(crate) const LIST: RoutePolicy = RoutePolicy::READ;
 
 /// Lists the audit trail, newest first.
 ///
-/// All filters that are given must match. An entry commits together with the change that it describes. Heartbeats leave none. The header
-/// `Link` leads to the next page.
+/// An entry must match all filters of the request. It is committed together with the change that it describes. Heartbeats are not recorded.
+/// The header `Link` leads to the next page.
 #[utoipa::path(
     get, path = "/api/runtime/audit", operation_id = "listAudit", tag = "records", params(PageParams, AuditParams),
     responses((status = 200, description = "A page of entries.", body = Vec<Audit>))

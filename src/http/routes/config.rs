@@ -17,10 +17,10 @@ pub(crate) const GET: RoutePolicy = RoutePolicy::READ;
 
 /// Shows the settings of the control plane.
 ///
-/// The key is masked, and so are user and password in the URL.
+/// The key is masked, and so are the user and the password in the URL.
 #[utoipa::path(
     get, path = "/api/runtime/config", operation_id = "getConfig", tag = "config",
-    responses((status = 200, description = "The settings; the key is masked, and so are user and password in the URL.", body = Config))
+    responses((status = 200, description = "The settings; the key is masked, and so are the user and the password in the URL.", body = Config))
 )]
 pub(crate) async fn get(State(app): State<AppState>) -> HandlerResult {
     show(&app)
@@ -41,10 +41,10 @@ pub(crate) const SET: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Changes the settings of the control plane.
 ///
-/// They are stored, and take precedence over flags and environment from then on, on every replica.
+/// The settings are stored. From then on, they take precedence over flags and environment variables on every replica.
 #[utoipa::path(
     post, path = "/api/runtime/config", operation_id = "setConfig", tag = "config", request_body = NewConfig,
-    responses((status = 200, description = "The settings; the key is masked, and so are user and password in the URL.", body = Config))
+    responses((status = 200, description = "The settings; the key is masked, and so are the user and the password in the URL.", body = Config))
 )]
 pub(crate) async fn set(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let wanted = body.read::<NewConfig>()?;

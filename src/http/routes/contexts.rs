@@ -23,8 +23,8 @@ pub(crate) const LIST: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Lists contexts, by id or the most recent first.
 ///
-/// Those that have tasks. The header `Link` leads to the next page, as long as there is one; a page may have fewer contexts than its limit.
-/// Tasks of a context are listed with its id as a filter of tasks.
+/// Only contexts that have tasks. The header `Link` leads to the next page, if there is one; a page may have fewer contexts than its limit.
+/// To list the tasks of a context, filter the list of tasks by `context_id`.
 #[utoipa::path(
     get, path = "/api/runtime/contexts", operation_id = "listContexts", tag = "contexts", params(ContextPageParams),
     responses((status = 200, description = "A page of contexts.", body = Vec<Context>))
@@ -59,8 +59,8 @@ pub(crate) const SHOW: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Shows a context.
 ///
-/// With the numbers of its tasks, its newest task, and the worker and the session of the last run that has completed; a key that sees only its
-/// own or its team's tasks gets these two only if the run is of such a task.
+/// The answer has the number of its tasks, its newest task, and the worker and the session of the last completed run. A key that sees only
+/// its own or its team's tasks gets the worker and the session only if that run belongs to one of these tasks.
 #[utoipa::path(
     get, path = "/api/runtime/contexts/{context_id}", operation_id = "getContext", tag = "contexts", params(("context_id" = String, Path)),
     responses(
@@ -76,8 +76,8 @@ pub(crate) const RESET: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Resets a context: its next run begins a new session.
 ///
-/// For a conversation that is full, or whose history is refused. A run that a worker has already goes on, and the run after it begins anew.
-/// Files of the context stay: its directory, the worktree of its project and its branch; only the conversation is new. Repeating the call
+/// Use it for a conversation that is full, or whose history the model refuses. A run that a worker already has goes on, and the run after
+/// it begins a new session. The files of the context stay: its directory, the worktree of its project and its branch. Repeating the call
 /// has the same effect.
 #[utoipa::path(
     post, path = "/api/runtime/contexts/{context_id}/reset", operation_id = "resetContext", tag = "contexts",
@@ -85,7 +85,7 @@ pub(crate) const RESET: RoutePolicy = RoutePolicy::ADMIN.or_submit();
     responses(
         (status = 200, description = "The context, with `reset_at`.", body = Context),
         (status = 404, description = "No task belongs to the context.", body = ErrorText),
-        (status = 409, description = "A member key: other keys have tasks in the context too.", body = ErrorText),
+        (status = 409, description = "The caller has a member key, and keys outside its team also have tasks in the context.", body = ErrorText),
     )
 )]
 pub(crate) async fn reset(State(app): State<AppState>, caller: Caller, path: ContextPath, body: Content) -> HandlerResult {

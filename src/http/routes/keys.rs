@@ -63,7 +63,7 @@ pub(crate) const CREATE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Creates a named key.
 ///
-/// The answer shows the key, once: the server keeps only a digest of it.
+/// Only this answer shows the key, because the server keeps only a digest of it.
 #[utoipa::path(
     post, path = "/api/runtime/keys", operation_id = "createKey", tag = "keys", request_body = NewKey,
     responses(
@@ -111,10 +111,10 @@ async fn with_use<'a>(app: &AppState, key: &'a ApiKey, uses: &BTreeMap<String, M
 
 pub(crate) const WHO_AM_I: RoutePolicy = RoutePolicy::READ.or_submit().or_worker();
 
-/// Tells who calls.
+/// Shows what the key of the caller allows.
 ///
-/// What the key of this call allows and, of a named key, its team, its worker, its expiry, and how much of its quota is used. Every key but a
-/// join token may ask.
+/// The answer has the scope of the key and, for a named key, its team, its worker, its expiry, and how much of its quota is used. Every key
+/// except a join token allows this call.
 #[utoipa::path(
     get, path = "/api/runtime/whoami", operation_id = "whoAmI", tag = "keys",
     responses((status = 200, description = "The caller.", body = WhoAmI))
@@ -131,15 +131,15 @@ pub(crate) const ROTATE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Rotates a named key.
 ///
-/// The name gets another key, which the answer shows once; its scope, team, quota and tasks stay. The key that it had opens the same for
-/// `overlap_sec`, so that whoever has it can change to the new one without being refused.
+/// Creates a new key under the same name; scope, team, quota and tasks stay. Only this answer shows the new key. The previous key stays
+/// valid for `overlap_sec` seconds, so that its users can change to the new one without being refused.
 #[utoipa::path(
     post, path = "/api/runtime/keys/{id}/rotate", operation_id = "rotateKey", tag = "keys", request_body = KeyRotation,
     params(("id" = String, Path)),
     responses(
         (status = 200, description = "The new key.", body = CreatedKey),
         (status = 404, description = "Key not found.", body = ErrorText),
-        (status = 409, description = "It is a join token, or has expired; or the server has no RUNTIME_API_KEY.", body = ErrorText),
+        (status = 409, description = "The key is a join token or has expired, or the server has no RUNTIME_API_KEY.", body = ErrorText),
     )
 )]
 pub(crate) async fn rotate(State(app): State<AppState>, caller: Caller, path: KeyPath, body: Content) -> HandlerResult {
@@ -159,15 +159,15 @@ pub(crate) const SET_QUOTA: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Sets the quota of a submit or member key.
 ///
-/// It replaces the quota that the key had: a limit that is not named is removed. It counts from the key's next call on at this server, and
-/// at the other replicas within seconds. What the key has already stays, and its runs go on.
+/// The new quota replaces the previous one: a limit that the request does not name is removed. This server applies it from the key's next
+/// call on, other replicas within seconds. Existing tasks and uploads of the key stay, and its runs go on, even above a new limit.
 #[utoipa::path(
     post, path = "/api/runtime/keys/{id}/quota", operation_id = "setKeyQuota", tag = "keys", request_body = NewQuota,
     params(("id" = String, Path)),
     responses(
         (status = 200, description = "The key, with its quota and how much of it is used.", body = Key),
         (status = 404, description = "Key not found.", body = ErrorText),
-        (status = 409, description = "The key has not the scope submit or member.", body = ErrorText),
+        (status = 409, description = "The key does not have the scope submit or member.", body = ErrorText),
     )
 )]
 pub(crate) async fn set_quota(State(app): State<AppState>, caller: Caller, path: KeyPath, body: Content) -> HandlerResult {
@@ -179,13 +179,13 @@ pub(crate) const REMOVE_QUOTA: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Removes the quota of a submit or member key.
 ///
-/// From its next call on, its owner has no limits.
+/// From the key's next call on, its owner has no limits.
 #[utoipa::path(
     delete, path = "/api/runtime/keys/{id}/quota", operation_id = "removeKeyQuota", tag = "keys", params(("id" = String, Path)),
     responses(
         (status = 200, description = "The key, without a quota.", body = Key),
         (status = 404, description = "Key not found.", body = ErrorText),
-        (status = 409, description = "The key has not the scope submit or member.", body = ErrorText),
+        (status = 409, description = "The key does not have the scope submit or member.", body = ErrorText),
     )
 )]
 pub(crate) async fn remove_quota(State(app): State<AppState>, caller: Caller, path: KeyPath) -> HandlerResult {
@@ -203,7 +203,7 @@ pub(crate) const REVOKE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Revokes a named key.
 ///
-/// This server refuses it from then on, and the other replicas within seconds. Its tasks stay.
+/// This server refuses the key at once, other replicas within seconds. The tasks that were created with it stay.
 #[utoipa::path(
     delete, path = "/api/runtime/keys/{id}", operation_id = "revokeKey", tag = "keys", params(("id" = String, Path)),
     responses(
@@ -222,12 +222,13 @@ pub(crate) const ENROLL: RoutePolicy = RoutePolicy::JOIN;
 
 /// Enrolls a worker.
 ///
-/// Exchanges a join token, sent as the key of this request, for a worker's key. The token is used up. The answer shows the key, once.
+/// Exchanges a join token for a worker key. Send the token as the key of this request; it can be used only once. Only this answer shows the
+/// worker key.
 #[utoipa::path(
     post, path = "/api/runtime/enroll", operation_id = "enroll", tag = "keys", request_body = NewEnrollment,
     responses(
         (status = 201, description = "The worker's key, named `worker-` and the worker's name.", body = CreatedKey),
-        (status = 409, description = "The worker, or a key of it, exists, and the token does not name this worker; or another agent than `instance` has the name and is not offline.", body = ErrorText),
+        (status = 409, description = "The worker or a key of it exists, and the token does not name this worker; or an agent with another `instance` has the name and is not offline.", body = ErrorText),
     )
 )]
 pub(crate) async fn enroll(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {

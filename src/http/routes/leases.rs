@@ -19,8 +19,8 @@ pub(crate) const LIST: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Lists leases, newest first.
 ///
-/// Active leases and ended ones. The header `Link` leads to the next page, as long as there is one. A submit or member key must name one of the
-/// tasks that it sees.
+/// Lists active and ended leases. The header `Link` leads to the next page, if there is one. A submit or member key must name, with
+/// `task_id`, a task that it can see.
 #[utoipa::path(
     get, path = "/api/runtime/leases", operation_id = "listLeases", tag = "leases",
     params(PageParams, StatusParam<LeaseStatus>, LeaseParams),

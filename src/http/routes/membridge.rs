@@ -24,7 +24,7 @@ pub(crate) const HEALTH: RoutePolicy = RoutePolicy::READ;
 
 /// Returns the health of the control plane.
 ///
-/// The answer of the control plane, unchanged. Its key is added by this server.
+/// Returns the answer of the control plane unchanged. This server adds the control plane's key to the call.
 #[utoipa::path(
     get, path = "/api/membridge/health", operation_id = "getMembridgeHealth", tag = "membridge",
     responses((status = 200, description = "The answer of the control plane, unchanged.", body = serde_json::Value), Refusals)
@@ -37,7 +37,7 @@ pub(crate) const PROJECTS: RoutePolicy = RoutePolicy::READ;
 
 /// Lists the projects of the control plane.
 ///
-/// The answer of the control plane, unchanged. Its key is added by this server.
+/// Returns the answer of the control plane unchanged. This server adds the control plane's key to the call.
 #[utoipa::path(
     get, path = "/api/membridge/projects", operation_id = "listMembridgeProjects", tag = "membridge",
     responses((status = 200, description = "The answer of the control plane, unchanged.", body = serde_json::Value), Refusals)
@@ -50,7 +50,7 @@ pub(crate) const LEADERSHIP: RoutePolicy = RoutePolicy::READ;
 
 /// Returns the leader of a project.
 ///
-/// The answer of the control plane, unchanged. Its key is added by this server.
+/// Returns the answer of the control plane unchanged. This server adds the control plane's key to the call.
 #[utoipa::path(
     get, path = "/api/membridge/projects/{cid}/leadership", operation_id = "getLeadership", tag = "membridge",
     params(("cid" = String, Path)),
@@ -64,7 +64,7 @@ pub(crate) const NODES: RoutePolicy = RoutePolicy::READ;
 
 /// Lists the nodes of a project.
 ///
-/// The answer of the control plane, unchanged. Its key is added by this server.
+/// Returns the answer of the control plane unchanged. This server adds the control plane's key to the call.
 #[utoipa::path(
     get, path = "/api/membridge/projects/{cid}/nodes", operation_id = "listNodes", tag = "membridge",
     params(("cid" = String, Path)),
@@ -78,7 +78,7 @@ pub(crate) const JOBS: RoutePolicy = RoutePolicy::READ;
 
 /// Lists the newest pushes and pulls of memories.
 ///
-/// The answer of the control plane, unchanged. Its key is added by this server.
+/// Returns the answer of the control plane unchanged. This server adds the control plane's key to the call.
 #[utoipa::path(
     get, path = "/api/membridge/jobs", operation_id = "listMembridgeJobs", tag = "membridge",
     responses((status = 200, description = "The answer of the control plane, unchanged.", body = serde_json::Value), Refusals)
@@ -91,7 +91,7 @@ pub(crate) const SELECT: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Makes a node the leader of a project.
 ///
-/// The answer of the control plane, unchanged. The change leaves an entry in the audit trail.
+/// Returns the answer of the control plane unchanged. The change is recorded in the audit trail.
 #[utoipa::path(
     post, path = "/api/membridge/projects/{cid}/leadership/select", operation_id = "selectLeader", tag = "membridge",
     params(("cid" = String, Path)), request_body = LeaderSelection,

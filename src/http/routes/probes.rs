@@ -31,8 +31,8 @@ pub(crate) const READYZ: RoutePolicy = RoutePolicy::OPEN;
 
 /// Readiness: the server can do its work.
 ///
-/// The database is reachable and writable, its schema fits this program, and an SQLite file was not removed, replaced or damaged. The
-/// Kubernetes operator is only reported: without its cluster, everything else works.
+/// The database is reachable and writable, its schema fits this program, and an SQLite file was not removed, replaced or damaged. The state
+/// of the Kubernetes operator is reported but does not count, because everything else works without its cluster.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readiness", tag = "probes",
     responses(
@@ -72,9 +72,9 @@ pub(crate) async fn check(store: &Store, shutdown: &CancellationToken) -> Result
 
 pub(crate) const HEALTH: RoutePolicy = RoutePolicy::OPEN;
 
-/// Whether the process answers, for how long it has run, and on which database.
+/// Shows the health of this server, for monitors.
 ///
-/// The same as `/api/runtime/health`, for monitors: the rate limit does not count it.
+/// The same as `/api/runtime/health`, but the rate limit does not count it. The answer has the uptime and the kind of database.
 #[utoipa::path(
     get, path = "/health", operation_id = "health", tag = "probes",
     responses((status = 200, description = "The server runs.", body = Health))
@@ -99,7 +99,7 @@ pub(crate) const API_HEALTH: RoutePolicy = RoutePolicy::OPEN.rate(Rate::General)
 
 /// Shows the health of this server.
 ///
-/// The process answers. `readyz` says whether the database can be written.
+/// The answer means that the process runs. Whether it can write to the database is checked by `/readyz`.
 #[utoipa::path(
     get, path = "/api/runtime/health", operation_id = "getHealth", tag = "probes",
     responses((status = 200, description = "The server runs.", body = Health))
@@ -112,7 +112,7 @@ pub(crate) const METRICS: RoutePolicy = RoutePolicy::READ.rate(Rate::Unlimited);
 
 /// Returns the metrics.
 ///
-/// In the text format of Prometheus. docs/metrics.md describes each of them.
+/// In the text format of Prometheus. docs/metrics.md describes each metric.
 #[utoipa::path(
     get, path = "/metrics", operation_id = "metrics", tag = "probes",
     responses((status = 200, description = "Metrics.", body = String, content_type = "text/plain"))

@@ -106,7 +106,7 @@ pub(crate) const EDIT: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Changes a project.
 ///
-/// The branches of its contexts get another prefix.
+/// Only the prefix of its contexts' branches can be changed.
 #[utoipa::path(
     patch, path = "/api/runtime/projects/{id}", operation_id = "editProject", tag = "projects", params(("id" = String, Path)),
     request_body = ProjectEdit,
@@ -125,7 +125,7 @@ pub(crate) const DELETE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Deletes a project.
 ///
-/// What is known of its clones goes with it. The clones themselves stay at the agents.
+/// The server's records of its clones are also deleted. The clones themselves stay on the workers.
 #[utoipa::path(
     delete, path = "/api/runtime/projects/{id}", operation_id = "deleteProject", tag = "projects", params(("id" = String, Path)),
     responses(
@@ -143,7 +143,8 @@ pub(crate) const NODE_STATUS: RoutePolicy = RoutePolicy::READ;
 
 /// Lists the project's clones by worker.
 ///
-/// Also the workers with a URL that were not asked for one yet, and have run no task of the project: their clone is `pending`.
+/// The list also has the workers with a URL that were not asked to clone the project yet and have not run a task of it: their clone is
+/// `pending`.
 #[utoipa::path(
     get, path = "/api/runtime/projects/{id}/node-status", operation_id = "getNodeStatus", tag = "projects", params(("id" = String, Path)),
     responses(
@@ -173,10 +174,10 @@ async fn workers(app: &AppState) -> Result<BTreeMap<String, Worker>, Error> {
 
 pub(crate) const CLONE: RoutePolicy = RoutePolicy::ADMIN.waits();
 
-/// Has a worker clone the project.
+/// Orders a worker to clone the project.
 ///
-/// The server calls `/clone` at the worker's URL with the agents' key. A failure is kept at the project and the worker. A project that other
-/// workers have cloned becomes `partial`; a worker that can't be called changes nothing at such a project.
+/// The server calls `/clone` at the worker's URL with the agents' key. A failure is recorded in the project, and in its clone on the
+/// worker. A project that other workers have cloned becomes `partial`; a worker that can't be called changes nothing in such a project.
 #[utoipa::path(
     post, path = "/api/runtime/projects/{id}/clone", operation_id = "cloneProject", tag = "projects", params(("id" = String, Path)),
     request_body = NewClone,
@@ -282,14 +283,14 @@ fn path_of(answer: &Map<String, Value>) -> Option<String> {
 
 pub(crate) const PROPAGATE: RoutePolicy = RoutePolicy::ADMIN.waits();
 
-/// Has all workers that lack the project clone it.
+/// Orders all workers that lack the project to clone it.
 ///
-/// The server calls `/clone` at the URL of each, of several at a time. With `node_ids`, only these workers are asked.
+/// The server calls `/clone` at the URL of each of these workers, several at a time. With `node_ids`, it calls only the named workers.
 #[utoipa::path(
     post, path = "/api/runtime/projects/{id}/propagate", operation_id = "propagateProject", tag = "projects", params(("id" = String, Path)),
     request_body = Propagation,
     responses(
-        (status = 200, description = "What came of it.", body = Propagated),
+        (status = 200, description = "The outcome for each worker.", body = Propagated),
         (status = 404, description = "Project not found.", body = ErrorText),
     )
 )]
@@ -349,7 +350,7 @@ pub(crate) const SYNC_MEMORY: RoutePolicy = RoutePolicy::ADMIN.waits();
 
 /// Moves the project's memory between a worker and the control plane.
 ///
-/// The server calls `/sync/push` or `/sync/pull` of the control plane, whose key is added here.
+/// The server calls `/sync/push` or `/sync/pull` of the control plane, and adds the control plane's key.
 #[utoipa::path(
     post, path = "/api/runtime/projects/{id}/sync-memory", operation_id = "syncMemory", tag = "projects", params(("id" = String, Path)),
     request_body = NewMemorySync,

@@ -24,8 +24,8 @@ pub(crate) const LIST: RoutePolicy = RoutePolicy::READ.or_member();
 
 /// Lists queues by agent.
 ///
-/// First all queues together, then those that are paused or limited or have queued or active tasks. The header `Link` leads to the next
-/// page. For a member key, the numbers are those of its team's tasks.
+/// The first row is for all queues together. The others are the queues that are paused or limited, or that have queued or active tasks. The
+/// header `Link` leads to the next page. With a member key, only its team's tasks are counted.
 #[utoipa::path(
     get, path = "/api/runtime/queues", operation_id = "listQueues", tag = "queues", params(QueuePageParams),
     responses((status = 200, description = "A page of queues.", body = Vec<Queue>))
@@ -79,7 +79,7 @@ pub(crate) const PAUSE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Pauses the queue of an agent.
 ///
-/// No new leases of its tasks are made. Leases that are active go on.
+/// The server creates no new leases of its tasks. Active leases go on.
 #[utoipa::path(
     post, path = "/api/runtime/queues/{agent_slug}/pause", operation_id = "pauseQueue", tag = "queues", params(("agent_slug" = String, Path)),
     responses(
@@ -114,7 +114,7 @@ pub(crate) const LIMIT: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Limits the queue of an agent.
 ///
-/// At most this many leases of its tasks are active at a time. Leases above a new limit go on; null removes the limit.
+/// At most `max_concurrency` leases of its tasks are active at a time; null removes the limit. Active leases above a new limit go on.
 #[utoipa::path(
     post, path = "/api/runtime/queues/{agent_slug}/limit", operation_id = "limitQueue", tag = "queues", params(("agent_slug" = String, Path)),
     request_body = NewQueueLimit,
@@ -135,7 +135,7 @@ pub(crate) const PAUSE_ALL: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Pauses all queues.
 ///
-/// No new leases of any task are made. Leases that are active go on.
+/// The server creates no new leases of any task. Active leases go on.
 #[utoipa::path(
     post, path = "/api/runtime/queues:pause", operation_id = "pauseAllQueues", tag = "queues",
     responses((status = 200, description = "All queues together; they were paused now or before.", body = Queue))
@@ -149,7 +149,7 @@ pub(crate) const RESUME_ALL: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Ends the pause of all queues.
 ///
-/// Those that were paused one by one stay paused.
+/// Queues that were paused one by one stay paused.
 #[utoipa::path(
     post, path = "/api/runtime/queues:resume", operation_id = "resumeAllQueues", tag = "queues",
     responses((status = 200, description = "All queues together.", body = Queue))

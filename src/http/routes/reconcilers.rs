@@ -11,8 +11,8 @@ pub(crate) const LIST: RoutePolicy = RoutePolicy::READ;
 
 /// Lists the reconcilers.
 ///
-/// By name, each with its last run, how many things it changed, and its last error. The replica that runs one records
-/// this every few seconds, so all replicas answer the same.
+/// Sorted by name, each with its last run, how many things that run changed, and its last error. The replica that runs a reconciler records
+/// this every few seconds, so all replicas give the same answer.
 #[utoipa::path(
     get, path = "/api/runtime/reconcilers", operation_id = "listReconcilers", tag = "records",
     responses((status = 200, description = "All reconcilers.", body = Vec<Reconciler>))

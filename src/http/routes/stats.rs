@@ -11,7 +11,7 @@ pub(crate) const GET: RoutePolicy = RoutePolicy::READ;
 
 /// Counts tasks, leases and workers.
 ///
-/// At the same cost however many there are.
+/// The cost of this call does not depend on how many there are.
 #[utoipa::path(
     get, path = "/api/runtime/stats", operation_id = "getStats", tag = "records",
     responses((status = 200, description = "Counts.", body = Stats))

@@ -20,10 +20,10 @@ pub(crate) const GET: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Shows how many tokens and US dollars runs used.
 ///
-/// One row per group: days newest first, all else by name. The header `Link` leads to the next page; each page adds everything up again. These
-/// records are kept when their tasks are removed: for removed tasks, `from` and `to` are rounded to whole days. `created_by` is empty if the
-/// audit trail has forgotten it. `week` is its Monday. A member key gets the runs of its team's tasks, a submit key
-/// those of the tasks that it created.
+/// The answer has one row per group: days newest first, all other groups by name. The header `Link` leads to the next page; the
+/// server computes the sums again for each page. Usage is kept when its task is removed; for removed tasks, `from` and `to` are rounded to
+/// whole days. `created_by` is empty if the audit trail no longer has the creation of the task. A `week` is named by the date of its
+/// Monday. A member key gets the runs of its team's tasks, a submit key the runs of the tasks that it created.
 #[utoipa::path(
     get, path = "/api/runtime/usage", operation_id = "getUsage", tag = "records", params(UsageParams),
     responses((status = 200, description = "A page of rows.", body = Vec<UsageRow>))

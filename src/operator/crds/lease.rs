@@ -5,7 +5,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which attempt this is. The server creates the object with the lease and removes it after its end; nothing in it changes.
+/// The attempt. The server creates the object together with the lease, removes it after the end of the lease, and changes nothing in it.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[kube(
     group = "bloom-runtime.dev",

@@ -10,7 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What the pool consists of. Each pod is one worker, which takes tasks of the pool's namespaces from the server.
+/// The desired state of the pool. Each pod is one worker, which takes tasks of the pool's namespaces from the server.
 #[derive(Clone, CustomResource, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[kube(
     group = "bloom-runtime.dev",
@@ -40,11 +40,11 @@ pub struct WorkerPoolSpec {
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: i64,
-    /// The least number of pods when they are scaled by the queue; 0 if left out. Needs `maxReplicas`.
+    /// The minimum number of pods when they are scaled by the queue; 0 if left out. Needs `maxReplicas`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub min_replicas: Option<i64>,
-    /// The greatest number of pods. If it is set, the server chooses how many there are: enough slots for the tasks that the pool's workers
+    /// The maximum number of pods. If it is set, the server chooses how many there are: enough slots for the tasks that the pool's workers
     /// have and for those that are ready to run and that they could take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
@@ -81,7 +81,8 @@ pub struct WorkerPoolSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub env_from: Vec<EnvFromSource>,
-    /// Where the profiles are: which program runs the tasks of which agent slug, and how. Without profiles, the Claude CLI runs all tasks.
+    /// Where the profiles are, which say what program runs the tasks of an agent slug, and how. Without profiles, the Claude CLI runs all
+    /// tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiles: Option<Profiles>,
     /// What runs tasks that have no profile: `claude`, `echo` (which answers with the prompt), or the name of a profile.
@@ -190,7 +191,7 @@ pub struct VolumeClaim {
     pub access_modes: Vec<String>,
 }
 
-/// How the pool is. The server writes it; what is changed here by hand is put right.
+/// The state of the pool. The server writes it, and reverts manual changes.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerPoolStatus {
@@ -206,10 +207,10 @@ pub struct WorkerPoolStatus {
     /// How many pods have a worker that is online.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_replicas: Option<i64>,
-    /// How many pods are as the spec says now.
+    /// How many pods match the current spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_replicas: Option<i64>,
-    /// How many pods have a task; brought up to date every ten seconds at most.
+    /// How many pods have a task; updated at most every ten seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_replicas: Option<i64>,
     /// The pods of the pool, as a selector of labels, for the scale subresource.

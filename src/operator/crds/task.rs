@@ -7,8 +7,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A task for an LLM agent. The server leases it to a worker, which runs it; `status` tells how far it is. Only `cancel`, `priority`,
-/// `suspend` and `ttlSecondsAfterFinished` can be changed later.
+/// A task for an LLM agent. The server leases it to a worker, which runs it; `status` has its state. Only `cancel`, `priority`, `suspend`
+/// and `ttlSecondsAfterFinished` can be changed later.
 // The schemas of the fields that the HTTP API has too come from there, see `crds::schema`.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[kube(
@@ -68,11 +68,11 @@ pub struct LLMTaskSpec {
     /// The task does not run before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Time>,
-    /// Names of LLMTasks of the same namespace that must be completed first. If one of them ends otherwise, this task is cancelled. A task
-    /// that does not exist yet is waited for.
+    /// Names of LLMTasks of the same namespace that must be completed first. If one of them ends otherwise, this task is cancelled. If one
+    /// does not exist yet, the task waits for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub depends_on: Option<Vec<String>>,
-    /// At most one task with this key is leased or running.
+    /// At most one task with this key is leased or running at a time; others wait. Default: no key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclusive_key: Option<String>,
     /// A repeated creation with this key gets the first task.
@@ -142,7 +142,7 @@ pub struct Policy {
     pub budget: Option<f64>,
 }
 
-/// How far the task is. The server writes it; what is changed here by hand is put right.
+/// The state of the task. The server writes it, and reverts manual changes.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LLMTaskStatus {
@@ -159,7 +159,7 @@ pub struct LLMTaskStatus {
     /// Why the task does not run yet, or why it did not succeed, in one word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The reason for people.
+    /// The reason, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Number of attempts that count, from 0 to `maxAttempts`.
@@ -168,7 +168,7 @@ pub struct LLMTaskStatus {
     /// The worker that runs the task or ran it last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_name: Option<String>,
-    /// The TaskLease of the attempt that is under way. Deleting that object revokes the lease.
+    /// The TaskLease of the current attempt. Deleting that object revokes the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_name: Option<String>,
     /// When the current or last attempt started.
@@ -202,7 +202,7 @@ pub struct Usage {
     pub output_tokens: i64,
     /// US dollars.
     pub cost_usd: f64,
-    /// Only if true: a part of the US dollars is estimated, because a run ended without a total.
+    /// Whether a part of the US dollars is estimated, because a run ended without a total; absent if not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_estimated: Option<bool>,
 }

@@ -5,7 +5,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is wanted of the worker.
+/// The desired state of the worker.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[kube(
     group = "bloom-runtime.dev",
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
     namespaced,
     status = "WorkerStatus",
     derive = "PartialEq",
-    doc = "A worker that the server knows, whether it runs in the cluster or elsewhere. The server creates and removes these objects.",
+    doc = "A worker that is registered with the server, in the cluster or elsewhere. The server creates and removes these objects.",
     printcolumn(name = "Status", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Slots", type_ = "integer", json_path = ".status.slots"),
     printcolumn(name = "Unschedulable", type_ = "boolean", json_path = ".spec.unschedulable"),
@@ -38,14 +38,14 @@ pub struct WorkerSpec {
     pub drain: bool,
 }
 
-/// How the worker is. The server writes it; what is changed here by hand is put right. The tasks that it has are in its TaskLeases.
+/// The state of the worker. The server writes it, and reverts manual changes. The tasks that it has are in its TaskLeases.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerStatus {
     /// The generation of the object that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The name of the worker in the HTTP API. The object has another one if this is no name for objects.
+    /// The name of the worker in the HTTP API. The object has another name if this is not a valid name of an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_id: Option<String>,
     /// Online, Offline, Syncing (it takes no tasks for a while), Error or Unknown.

@@ -24,9 +24,10 @@ pub(crate) const LIST: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Lists artifacts, newest first.
 ///
-/// Each completion stores one artifact: the output of the run if it succeeded. Files are artifacts, too: uploads, which belong to no task, and
-/// those of runs; lists have no content of them. The header `Link` leads to the next page. The content of an output in the object store is null
-/// while that can't deliver it. A submit or member key that names no task gets the files that it uploaded itself.
+/// Each completion stores one artifact, which has the output of the run if the run succeeded. Files are also artifacts: uploads, which
+/// belong to no task, and files of runs. Lists do not have the content of files. The header `Link` leads to the next page. The content of
+/// an output in the object store is null while the store can't deliver it. Without `task_id`, a submit or member key gets the files that it
+/// uploaded itself.
 #[utoipa::path(
     get, path = "/api/runtime/artifacts", operation_id = "listArtifacts", tag = "records", params(PageParams, ArtifactParams),
     responses((status = 200, description = "A page of artifacts.", body = Vec<Artifact>))

@@ -31,21 +31,21 @@ pub(crate) const CONTENT: RoutePolicy = RoutePolicy::READ.or_submit().or_worker(
 
 /// Downloads the content of an artifact.
 ///
-/// The content of a file as it is, with its own type; the output of a run as JSON if the task asked for JSON, else as text. A header `Range`
-/// with one range of bytes gets that part (206). The artifact of a run that failed has no content. A worker's key opens only inputs of the tasks
-/// that its worker holds.
+/// Returns a file unchanged, with its own content type, and the output of a run as JSON if the task asked for JSON, otherwise as text. With
+/// a header `Range` that has one range of bytes, it returns only that part (206). The artifact of a failed run has no content. A worker key
+/// can download only the inputs of the tasks that its worker holds.
 #[utoipa::path(
     get, path = "/api/runtime/artifacts/{id}/content", operation_id = "getArtifactContent", tag = "records", params(("id" = String, Path)),
     responses(
         (status = 200, description = "The content.", content(
             (String = "text/plain"), (serde_json::Value = "application/json", example = json!({ "answer": "hello" })), (FileContent = "*/*")
         )),
-        (status = 206, description = "The range of it, which need not be JSON.", content(
+        (status = 206, description = "The requested range of the content, which need not be valid JSON.", content(
             (String = "text/plain"), (String = "application/json", example = json!("hel")), (FileContent = "*/*")
         )),
         (status = 404, description = "The artifact does not exist, or has no content.", body = ErrorText),
         (status = 410, description = "The object store no longer has the content.", body = ErrorText),
-        (status = 416, description = "The content ends before the range.", body = ErrorText),
+        (status = 416, description = "The range begins after the end of the content.", body = ErrorText),
         (status = 503, description = "The object store can't deliver it now.", body = ErrorText),
     )
 )]
@@ -137,7 +137,7 @@ async fn body(app: &AppState, result: RunResult, range: Range<u64>) -> Result<Bo
 enum Wanted {
     All,
     Part(Range<u64>),
-    /// The content ends before the range.
+    /// The range begins after the end of the content.
     Nothing,
 }
 

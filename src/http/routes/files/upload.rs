@@ -38,9 +38,10 @@ pub(crate) const UPLOAD: RoutePolicy = RoutePolicy::ADMIN.or_submit().or_worker(
 
 /// Uploads a file.
 ///
-/// The body is the file, as it is, and Content-Type its type. Without `task_id`, any task of the caller may have it as an input; it is removed
-/// after 24 hours unless a task uses it, and later with the last task that does. With `task_id` and `lease_id`, it is a file of a run, which
-/// workers upload and administrators, and is removed with its task. A repeated upload of the same run with the same name, type and content returns the first one.
+/// The body is the unchanged file, and the header Content-Type is its type. Without `task_id`, any task of the caller can have the file as
+/// an input; the file is removed after 24 hours if no task uses it, otherwise together with the last task that uses it. With `task_id` and
+/// `lease_id`, it is a file of a run, which only workers and administrators can upload, and is removed with the task. A repeated upload of
+/// the same run with the same name, type and content returns the first one.
 #[utoipa::path(
     post, path = "/api/runtime/artifacts", operation_id = "uploadArtifact", tag = "records", params(UploadParams),
     request_body(content = FileContent, content_type = "application/octet-stream"),
@@ -151,13 +152,13 @@ pub(crate) const DELETE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Deletes an upload.
 ///
-/// Only an upload that no task uses. The output and the files of a run are removed with their task.
+/// Only an upload that no task uses can be deleted. The output and the files of a run are removed with their task.
 #[utoipa::path(
     delete, path = "/api/runtime/artifacts/{id}", operation_id = "deleteArtifact", tag = "records", params(("id" = String, Path)),
     responses(
         (status = 200, description = "Deleted.", body = Removed),
         (status = 404, description = "The artifact does not exist.", body = ErrorText),
-        (status = 409, description = "A task uses the artifact, or it is of a run.", body = ErrorText),
+        (status = 409, description = "A task uses the artifact, or the artifact belongs to a run.", body = ErrorText),
     )
 )]
 pub(crate) async fn delete(State(app): State<AppState>, caller: Caller, Path(id): Path<String>) -> HandlerResult {

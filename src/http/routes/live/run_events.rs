@@ -48,8 +48,8 @@ pub(crate) const SEND: RoutePolicy = RoutePolicy::WORKER.rate(Rate::Events);
 
 /// Records events of a run.
 ///
-/// At most 500 events a call. Numbers that were sent before under the same lease are ignored, so a call can be repeated. The newest 10,000
-/// events of a task are kept.
+/// At most 500 events per call. Events whose `seq` was sent before under the same lease are ignored, so a call can be repeated. Only the
+/// newest 10,000 events of a task are kept.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/events", operation_id = "sendEvents", tag = "events",
     params(("id" = String, Path)), request_body = NewEvents,

@@ -24,8 +24,8 @@ pub(crate) const WAIT: RoutePolicy = RoutePolicy::READ.waits().or_submit();
 
 /// Waits for the end of a task.
 ///
-/// Answers with the task as soon as it is finished, or as it is after `timeout_sec`. Call again until the status is `completed`, `failed`,
-/// `dead` or `cancelled`.
+/// Answers with the task as soon as it is finished, or with its current state after `timeout_sec` seconds. Call again until the status is
+/// `completed`, `failed`, `dead` or `cancelled`.
 #[utoipa::path(
     get, path = "/api/runtime/llm-tasks/{id}/wait", operation_id = "waitForTask", tag = "tasks",
     params(("id" = String, Path), WaitParams),

@@ -41,9 +41,9 @@ pub(crate) const WATCH: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Streams all changes.
 ///
-/// Events are `task`, `lease` and `worker` with the whole object, and `removed` with its kind and id. After `reset`, which is sent after a
-/// gap or a change that is too large, the client must list the objects again. A submit key gets the tasks that it created and their
-/// leases, and a member key those of its team, without `removed`.
+/// The events `task`, `lease` and `worker` have the whole object, and `removed` has the kind and the id of the object. The event `reset` is
+/// sent after a gap, or instead of a change that is too large: the client must then list the objects again. A submit key gets only the
+/// tasks that it created and their leases, a member key only those of its team; neither gets `removed`.
 #[utoipa::path(
     get, path = "/api/runtime/watch", operation_id = "watch", tag = "events",
     responses((status = 200, description = "A stream that does not end.", body = String, content_type = "text/event-stream"))

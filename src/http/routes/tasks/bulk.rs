@@ -28,8 +28,9 @@ pub(crate) const CANCEL: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Cancels many tasks.
 ///
-/// Tasks are named by their ids or by a filter, at most 1000 a call; if `more` is true, call again. Finished tasks do not count. With
-/// `dry_run`, the call only counts, and its `as_of` binds the call that follows to the tasks that were there then.
+/// The body names the tasks by their ids or by a filter. A call cancels at most 1000 tasks; if `more` is true, call again. Finished tasks
+/// are skipped. With `dry_run`, the call only counts the tasks. If the next call sends the `as_of` of that answer, it skips tasks that were
+/// created later.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks:cancel", operation_id = "cancelTasks", tag = "tasks", request_body = Bulk,
     responses((status = 200, description = "The outcome.", body = BulkResult))
@@ -44,10 +45,11 @@ pub(crate) const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Queues many failed, dead or cancelled tasks again.
 ///
-/// Tasks are named by their ids or by a filter, at most 1000 a call, the oldest first; if `more` is true, call again. Tasks that depend on
-/// others of them are queued after these. Tasks in other states do not count, nor do, with a member key, those in whose contexts keys outside the team have tasks too. With `dry_run`, the call only counts, and its `as_of`
-/// binds the call that follows to the tasks that were there then. A `policy` gives their runs other limits. `with_dependents` also queues
-/// those again that were cancelled because one of these tasks did not complete, at most 10000 a call.
+/// The body names the tasks by their ids or by a filter. A call queues at most 1000 tasks again, the oldest first; if `more` is true, call
+/// again. A task that depends on others of them is queued after these. Tasks with another status are skipped; with a member key, so are
+/// tasks in contexts in which keys outside the team also have tasks. With `dry_run`, the call only counts the tasks. If the next call sends
+/// the `as_of` of that answer, it skips tasks that were created or ended later. `policy` sets new limits for the next runs of the tasks.
+/// `with_dependents` also queues the tasks again that were cancelled because one of these did not complete, at most 10000 a call.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks:requeue", operation_id = "requeueTasks", tag = "tasks", request_body = BulkRequeue,
     responses((status = 200, description = "The outcome.", body = BulkResult))

@@ -31,16 +31,17 @@ pub(crate) const CREATE: RoutePolicy = RoutePolicy::ADMIN.or_submit().begins_tra
 
 /// Creates a task.
 ///
-/// The answer comes after the task is stored. The task is `queued`, and a worker that serves its `agent_slug` gets it as soon as nothing
-/// keeps it from running. Fields that no task has are ignored; `warnings` of the answer names them, and an agent that is probably misspelt.
+/// The server answers after it has stored the task. The task is `queued`, and a worker that serves its `agent_slug` gets it as soon as
+/// nothing keeps it from running. Unknown fields are ignored; `warnings` in the answer names them, and warns of an `agent_slug` that is
+/// probably misspelt.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks", operation_id = "createTask", tag = "tasks", request_body = NewTask,
-    params(("Idempotency-Key" = Option<String>, Header, description = "As `idempotency_key` in the body, which takes precedence.", max_length = 255, example = "review-2026-02-25"),
-        ("traceparent" = Option<String>, Header, description = "The caller's span, as W3C Trace Context defines it, which becomes the parent in the trace of the task. If it is not valid, it is ignored.", example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotency_key` in the body; if both are sent, the one in the body counts.", max_length = 255, example = "review-2026-02-25"),
+        ("traceparent" = Option<String>, Header, description = "The caller's span, in the format of W3C Trace Context. It becomes the parent in the trace of the task. An invalid value is ignored.", example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")),
     responses(
         (status = 201, description = "Created, and queued.", body = Task),
         (status = 200, description = "The task that was created first with this idempotency key.", body = Task),
-        (status = 409, description = "The idempotency key was used for another task, a quota is used up, or keys outside the team of a member key have tasks in the context too.", body = ErrorText),
+        (status = 409, description = "The idempotency key was used for another task, a quota is used up, or keys outside the team of a member key also have tasks in the context.", body = ErrorText),
     )
 )]
 pub(crate) async fn create(State(app): State<AppState>, caller: Caller, headers: HeaderMap, body: Content) -> HandlerResult {
@@ -65,7 +66,7 @@ pub(crate) const CREATE_BATCH: RoutePolicy = RoutePolicy::ADMIN.or_submit().begi
     post, path = "/api/runtime/llm-tasks:batch", operation_id = "createTasks", tag = "tasks", request_body = NewTasks,
     responses(
         (status = 201, description = "Created. If an idempotency key was used before, the first task with this key is returned in its place.", body = CreatedTasks),
-        (status = 409, description = "An idempotency key was used for another task, a quota is used up, or keys outside the team of a member key have tasks in a context too.", body = ErrorText),
+        (status = 409, description = "An idempotency key was used for another task, a quota is used up, or keys outside the team of a member key also have tasks in a context.", body = ErrorText),
     )
 )]
 pub(crate) async fn create_batch(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {

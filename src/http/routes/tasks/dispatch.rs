@@ -28,8 +28,8 @@ pub(crate) const DISPATCH: RoutePolicy = RoutePolicy::ADMIN.waits();
 
 /// Pushes a task to a worker's agent.
 ///
-/// Leases the task to the worker and sends it, once, to the agent at the worker's URL. The run goes on after `wait_sec`, also if the answer
-/// has not arrived by then.
+/// Leases the task to the worker and sends it, once, to the agent at the worker's URL. The call waits up to `wait_sec` seconds for the
+/// agent's answer; the run goes on even if no answer arrives by then.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/dispatch", operation_id = "dispatchTask", tag = "agents",
     params(("id" = String, Path)), request_body = NewDispatch,

@@ -26,14 +26,14 @@ pub(crate) const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Queues a failed, dead or cancelled task again.
 ///
-/// The task has all its attempts again. Earlier results are kept. A body may give its runs another time limit, and another budget.
+/// The task has all its attempts again. Earlier results are kept. With a body, the next runs get another time limit or another budget.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/requeue", operation_id = "requeueTask", tag = "tasks", params(("id" = String, Path)),
     request_body = Requeue,
     responses(
         (status = 200, description = "The task, queued.", body = Task),
         (status = 404, description = "Task not found.", body = ErrorText),
-        (status = 409, description = "The task is not failed, dead or cancelled, a quota is used up, or keys outside the team of a member key have tasks in its context too.", body = ErrorText),
+        (status = 409, description = "The task is not failed, dead or cancelled, a quota is used up, or keys outside the team of a member key also have tasks in its context.", body = ErrorText),
     )
 )]
 pub(crate) async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
@@ -49,7 +49,7 @@ pub(crate) const EDIT: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Edits a queued task.
 ///
-/// Its priority, its `not_before`, the time limit and the budget of its runs and its labels can be changed, and nothing else. The body is a JSON merge
+/// Only its priority, its `not_before`, its labels, and the time limit and the budget of its runs can be changed. The body is a JSON merge
 /// patch: absent fields stay as they are.
 #[utoipa::path(
     patch, path = "/api/runtime/llm-tasks/{id}", operation_id = "editTask", tag = "tasks", params(("id" = String, Path)),
@@ -75,7 +75,7 @@ pub(crate) const DELETE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Deletes a finished task.
 ///
-/// Its leases, results and events are removed too. Its usage and its audit entries are kept. Tasks that still wait for it are cancelled.
+/// Its leases, results and events are also removed. Its usage and its audit entries are kept. Tasks that still wait for it are cancelled.
 #[utoipa::path(
     delete, path = "/api/runtime/llm-tasks/{id}", operation_id = "deleteTask", tag = "tasks", params(("id" = String, Path)),
     responses(

@@ -39,8 +39,8 @@ pub(crate) const LEASE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Leases the task to a worker.
 ///
-/// For programs that run single tasks themselves. Without `worker_id`, the server chooses among the workers that are online, serve the slug
-/// and have a free slot. The attempt counts.
+/// For programs that run single tasks themselves. Without `worker_id`, the server chooses among the workers that are online, serve the
+/// task's `agent_slug` and have a free slot. The lease counts as an attempt.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/lease", operation_id = "leaseTask", tag = "leases",
     params(("id" = String, Path)), request_body = NewLease,
@@ -76,8 +76,8 @@ pub(crate) const HEARTBEAT: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General
 
 /// Renews the lease of a task.
 ///
-/// The lease lasts for another TTL from now, and a leased task is `running`. Workers with many tasks renew all leases in one call,
-/// `workers/{id}/heartbeat`.
+/// The lease now lasts for its `ttl_seconds` from this call on, and a `leased` task becomes `running`. A worker with many tasks can renew
+/// all its leases in one call, `workers/{id}/heartbeat`.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/heartbeat", operation_id = "heartbeatTask", tag = "leases",
     params(("id" = String, Path)), request_body = Heartbeat,
@@ -125,14 +125,14 @@ pub(crate) const COMPLETE: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General)
 
 /// Completes a task.
 ///
-/// Stores the result and the artifact, and ends the lease. After a success the task is `completed`; after an error it is `failed`, or with
-/// `retryable` in the queue again while attempts remain and `policy.budget` is not spent. If the lease has expired and the task has another
-/// one, or has ended, the call is refused, but the `usage` of its run is added once to that of the task.
+/// Stores the result and the artifact, and ends the lease. After a success, the task is `completed`. After an error, it is `failed`; with
+/// `retryable`, it returns to the queue instead, as long as attempts remain and `policy.budget` is not spent. If the lease has expired and
+/// the task has another lease or has ended, the call is refused, but the `usage` of the run is added, once, to that of the task.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/complete", operation_id = "completeTask", tag = "leases",
     params(("id" = String, Path)), request_body = Completion,
     responses(
-        (status = 200, description = "Stored; for a repeated call, what was stored first.", body = Completed),
+        (status = 200, description = "The stored completion; for a repeated call, the one that was stored first.", body = Completed),
         (status = 404, description = "Task not found.", body = ErrorText),
         (status = 409, description = "The task is not leased or running, or another lease holds it.", body = ErrorText),
     )
@@ -225,7 +225,7 @@ pub(crate) const RELEASE: RoutePolicy = RoutePolicy::WORKER;
 
 /// Hands a task back to the queue.
 ///
-/// The lease ends and the attempt does not count, for a worker that can't finish the run. A task is handed back 20 times at most.
+/// For a worker that can't finish the run. The lease ends, and the attempt does not count. A task can be handed back at most 20 times.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/release", operation_id = "releaseTask", tag = "leases",
     params(("id" = String, Path)), request_body = Release,
@@ -250,8 +250,8 @@ pub(crate) const CANCEL: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Cancels a task.
 ///
-/// A queued task is cancelled at once. A leased or running one is cancelled when its worker has ended the run; a success that arrives
-/// before is kept. Repeating the call changes nothing.
+/// A queued task is cancelled at once. A leased or running one is cancelled when its worker has ended the run; if the run reports a success
+/// before that, the task is `completed`. Repeating the call changes nothing.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/cancel", operation_id = "cancelTask", tag = "tasks", params(("id" = String, Path)),
     responses(
@@ -271,7 +271,7 @@ pub(crate) const SUSPEND: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 /// Suspends a task.
 ///
 /// While the task is queued, no worker gets it until it is resumed; later tasks of its context wait behind it. A leased or running task
-/// goes on; if it is queued again, it is suspended then. Repeating the call changes nothing.
+/// goes on; if it returns to the queue, it is suspended there. Repeating the call changes nothing.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/suspend", operation_id = "suspendTask", tag = "tasks", params(("id" = String, Path)),
     responses(
@@ -290,7 +290,7 @@ pub(crate) const RESUME: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Resumes a suspended task.
 ///
-/// A worker may get it as soon as nothing else keeps it from running. Repeating the call changes nothing.
+/// A worker gets the task as soon as nothing else keeps it from running. Repeating the call changes nothing.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/resume", operation_id = "resumeTask", tag = "tasks", params(("id" = String, Path)),
     responses(

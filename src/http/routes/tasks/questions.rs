@@ -20,11 +20,12 @@ use bloom_core::reply;
 
 pub(crate) const ASK: RoutePolicy = RoutePolicy::WORKER.rate(Rate::Events);
 
-/// Asks a person what the run wants to know.
+/// Asks a person a question for the run of a task.
 ///
-/// A run asks one thing at a time: another `id` replaces the question before, which is over then and not asked again. Repeating the call changes nothing, and tells the answer as
-/// soon as there is one; `directives` of claims and heartbeats say when. The call without `question` ends the question of this `id`; its
-/// answer is the last that there was. While a person is asked, the time limit of the task stands still, for at most a day in all.
+/// A run asks one question at a time: a call with another `id` ends the previous question, which can't be asked again. Repeating the call
+/// changes nothing; it returns the answer as soon as there is one, which `directives.answered` of claims and heartbeats announces. A call
+/// without `question` ends the question with this `id`, and returns its answer if there was one. While a person is asked, the time limit of
+/// the run is suspended, for at most one day in total.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/question", operation_id = "askQuestion", tag = "questions",
     params(("id" = String, Path)), request_body = Ask,
@@ -47,9 +48,9 @@ pub(crate) async fn ask(State(app): State<AppState>, caller: Caller, path: TaskP
 
 pub(crate) const GET: RoutePolicy = RoutePolicy::READ.or_submit();
 
-/// Shows what the run of a task asks a person.
+/// Shows the question that the run of a task asks a person.
 ///
-/// It is shown until the worker has taken the answer, or the run has ended.
+/// The question is available until the worker has fetched the answer or the run has ended.
 #[utoipa::path(
     get, path = "/api/runtime/llm-tasks/{id}/question", operation_id = "getQuestion", tag = "questions", params(("id" = String, Path)),
     responses(
@@ -66,16 +67,16 @@ pub(crate) async fn get(State(app): State<AppState>, path: TaskPath) -> HandlerR
 
 pub(crate) const ANSWER: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
-/// Answers what the run of a task asks.
+/// Answers the question that the run of a task asks.
 ///
-/// The worker is told at once, and the run goes on. A question is answered once.
+/// The worker gets the answer at once, and the run goes on. A question can be answered only once.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/answer", operation_id = "answerQuestion", tag = "questions",
     params(("id" = String, Path)), request_body = NewAnswer,
     responses(
         (status = 200, description = "The task.", body = Task),
         (status = 404, description = "Task not found.", body = ErrorText),
-        (status = 409, description = "Nothing is asked, something else is, it was answered, or its time limit is over.", body = ErrorText),
+        (status = 409, description = "The run asks nothing or asks another question, or the question was already answered, or its time limit is over.", body = ErrorText),
     )
 )]
 pub(crate) async fn answer(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {

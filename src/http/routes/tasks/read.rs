@@ -33,7 +33,7 @@ pub(crate) const LIST: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Lists tasks, newest first.
 ///
-/// All filters that are given must match. The header `Link` leads to the next page, as long as there is one.
+/// A task must match all filters of the request. The header `Link` leads to the next page, if there is one.
 #[utoipa::path(
     get, path = "/api/runtime/llm-tasks", operation_id = "listTasks", tag = "tasks", params(PageParams, StatusParam<Status>, TaskParams),
     responses((status = 200, description = "A page of tasks.", body = Vec<Task>))
@@ -150,7 +150,7 @@ pub(crate) const RUNS: RoutePolicy = RoutePolicy::READ;
 
 /// Lists the 50 newest tasks.
 ///
-/// For overviews: it has no filters and no pages; `llm-tasks` has both.
+/// For overviews. This list has no filters and no pages; `llm-tasks` has both.
 #[utoipa::path(
     get, path = "/api/runtime/runs", operation_id = "listRuns", tag = "tasks",
     responses((status = 200, description = "Tasks, newest first.", body = Vec<Task>))
@@ -165,8 +165,8 @@ pub(crate) const GET: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Shows one task.
 ///
-/// The answer has the state of the task, its policy, and what it waits for. Its output is a call of its own,
-/// `result`.
+/// The answer has the state of the task, its policy, and what it waits for. Its output is returned by a separate call,
+/// `llm-tasks/{id}/result`.
 #[utoipa::path(
     get, path = "/api/runtime/llm-tasks/{id}", operation_id = "getTask", tag = "tasks", params(("id" = String, Path)),
     responses(
@@ -183,7 +183,7 @@ pub(crate) const RESULT: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Shows the newest result of a task.
 ///
-/// Each run that completed has stored a result, also if it failed; the newest one is shown.
+/// Each completion stores a result, even if the run failed. This call returns the newest one.
 #[utoipa::path(
     get, path = "/api/runtime/llm-tasks/{id}/result", operation_id = "getResult", tag = "tasks", params(("id" = String, Path)),
     responses(

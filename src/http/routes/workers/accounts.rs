@@ -23,7 +23,7 @@ pub(crate) const LIST: RoutePolicy = RoutePolicy::READ;
 
 /// Lists accounts and profiles that are paused.
 ///
-/// By kind and name, over all workers that are not offline. The header `Link` leads to the next page.
+/// Sorted by kind and name, over all workers that are not offline. The header `Link` leads to the next page.
 #[utoipa::path(
     get, path = "/api/runtime/accounts", operation_id = "listAccounts", tag = "accounts", params(AccountPageParams),
     responses((status = 200, description = "A page of accounts and profiles.", body = Vec<Account>))
@@ -74,8 +74,8 @@ pub(crate) const RESUME: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Ends the pause of an account.
 ///
-/// On all workers: each learns it with the answer to its next claim or heartbeat and takes tasks for the account again. If a run shows that it
-/// does not work, the worker pauses it again.
+/// Ends the pause on all workers. Each worker learns this from the answer to its next claim or heartbeat, and then takes tasks for the
+/// account again. If a run shows that the account still does not work, the worker pauses it again.
 #[utoipa::path(
     post, path = "/api/runtime/accounts/{name}/resume", operation_id = "resumeAccount", tag = "accounts", params(("name" = String, Path)),
     responses(

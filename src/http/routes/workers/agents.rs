@@ -22,7 +22,7 @@ pub(crate) const HEALTH: RoutePolicy = RoutePolicy::ADMIN.waits();
 
 /// Asks the worker's agent for its health.
 ///
-/// The worker is updated with the answer. If the agent does not answer, the worker is offline until it is seen again.
+/// The server updates the worker from the answer. If the agent does not answer, the worker is offline until the server hears from it again.
 #[utoipa::path(
     get, path = "/api/runtime/workers/{id}/agent-health", operation_id = "getAgentHealth", tag = "agents",
     params(("id" = String, Path)),
@@ -58,7 +58,7 @@ pub(crate) const UPDATE: RoutePolicy = RoutePolicy::ADMIN.waits();
 
 /// Orders the worker's agent to update itself.
 ///
-/// The server calls `/self-update` at the worker's URL with the agents' key, and passes on the answer.
+/// The server calls `/self-update` at the worker's URL with the agents' key, and returns the agent's answer.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/agent-update", operation_id = "updateAgent", tag = "agents",
     params(("id" = String, Path)),
@@ -77,7 +77,7 @@ pub(crate) const RESTART: RoutePolicy = RoutePolicy::ADMIN.waits();
 
 /// Orders the worker's agent to restart.
 ///
-/// The server calls `/restart` at the worker's URL with the agents' key. Runs go on, and the agent finds them again.
+/// The server calls `/restart` at the worker's URL with the agents' key. Runs go on, and the restarted agent takes them over.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/agent-restart", operation_id = "restartAgent", tag = "agents",
     params(("id" = String, Path)),

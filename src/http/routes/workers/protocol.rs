@@ -40,8 +40,8 @@ pub(crate) const CLAIM: RoutePolicy = RoutePolicy::WORKER.waits();
 
 /// Claims tasks.
 ///
-/// Answers as soon as there is work for this worker, or with no leases after `wait_sec`. A worker gets tasks only while such a call is
-/// open. Active leases that are not in `held` are delivered again.
+/// Answers as soon as there is work for this worker, or with no leases after `wait_sec` seconds. A worker gets tasks only while such a call
+/// is open. Active leases that are not in `held` are delivered again.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/claim", operation_id = "claimTasks", tag = "worker protocol",
     params(("id" = String, Path)), request_body = Claim,
@@ -132,7 +132,7 @@ pub(crate) const HEARTBEAT: RoutePolicy = RoutePolicy::WORKER;
 
 /// Renews leases of a worker.
 ///
-/// All its leases in one call. The answer also says which leases are lost and which runs to end.
+/// Renews all its leases in one call. The answer also names the leases that the worker has lost and the runs that it must end.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/heartbeat", operation_id = "heartbeatWorker", tag = "worker protocol",
     params(("id" = String, Path)), request_body = WorkerHeartbeat,
@@ -170,7 +170,8 @@ pub(crate) const COMPLETE: RoutePolicy = RoutePolicy::WORKER.takes_outputs();
 
 /// Completes many tasks.
 ///
-/// Each on its own, all in one commit: `results` has one entry per completion, in the same order.
+/// Each completion is accepted or refused on its own, and all are stored in one commit. `results` has one entry per completion, in the same
+/// order.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/complete", operation_id = "completeTasks", tag = "worker protocol",
     params(("id" = String, Path)), request_body = NewCompletions,
@@ -254,8 +255,9 @@ pub(crate) const EVENTS: RoutePolicy = RoutePolicy::WORKER.rate(Rate::Events);
 
 /// Records events of many runs of a worker.
 ///
-/// For each run as `POST llm-tasks/{id}/events` does, all in one commit if they fit into one: `results` has one entry per run, in the same
-/// order. The events of a run whose status is 500 or more may be sent again; those that are stored are not stored twice.
+/// Records the events of each run as `POST llm-tasks/{id}/events` does, all in one commit if they fit into one. `results` has one entry per
+/// run, in the same order. If the status of a run is 500 or more, send its events again; events that are already stored are not stored
+/// twice.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/events", operation_id = "sendWorkerEvents", tag = "worker protocol",
     params(("id" = String, Path)), request_body = WorkerEvents,
@@ -298,10 +300,10 @@ pub(crate) async fn events(State(app): State<AppState>, caller: Caller, path: Wo
 
 pub(crate) const CONTEXTS: RoutePolicy = RoutePolicy::WORKER;
 
-/// Tells which contexts are gone.
+/// Finds the contexts that no longer have tasks.
 ///
-/// A context is gone when all its tasks were deleted, or removed after their time. Its agent needs what it keeps for the context no more;
-/// if a task is created in the context later, it begins anew.
+/// A context is gone when all its tasks were deleted or were removed after their retention. The agent can then delete what it keeps for the
+/// context. If a task is created in the context later, the context begins anew.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/contexts", operation_id = "findGoneContexts", tag = "worker protocol",
     params(("id" = String, Path)), request_body = WorkerContexts,

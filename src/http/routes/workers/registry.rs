@@ -35,8 +35,8 @@ pub(crate) const LIST: RoutePolicy = RoutePolicy::READ.or_member();
 
 /// Lists workers, the most recently registered first.
 ///
-/// Workers stay in the list while they are offline, until they are removed. A member key sees of a worker its name, its state and which
-/// tasks it serves, and of its tasks those of the team.
+/// Workers stay in the list until they are removed, even while they are offline. A member key gets only the name and the state of a worker
+/// and which tasks it serves; of the tasks that the worker holds, only those of the team count.
 #[utoipa::path(
     get, path = "/api/runtime/workers", operation_id = "listWorkers", tag = "workers", params(WorkerPageParams, StatusParam<WorkerStatus>),
     responses((status = 200, description = "A page of workers.", body = Vec<Worker>))
@@ -99,7 +99,8 @@ pub(crate) const GET: RoutePolicy = RoutePolicy::READ.or_member();
 
 /// Shows a worker and its active leases.
 ///
-/// `active_leases` counts the tasks that it holds now. A member key sees what the list shows it, and the leases of its team's tasks.
+/// `active_leases` is the number of tasks that it holds now. A member key gets the same fields as in the list, and only the leases of its
+/// team's tasks.
 #[utoipa::path(
     get, path = "/api/runtime/workers/{id}", operation_id = "getWorker", tag = "workers", params(("id" = String, Path)),
     responses(
@@ -122,16 +123,16 @@ pub(crate) async fn get(State(app): State<AppState>, caller: Caller, path: Worke
 
 pub(crate) const REGISTER: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General);
 
-/// Registers a worker, or updates a known one.
+/// Registers a worker, or updates a registered one.
 ///
-/// Fields that are absent keep their value, except `agents` of given capabilities: without it, the worker serves all. A registration is a
-/// sign of life. An agent that names its `instance` has the worker's name for itself until it is offline.
+/// Absent fields keep their value, with the exceptions that the body describes. A registration counts as a heartbeat. If the agent sends
+/// its `instance`, no other agent can register under the worker's name until this one is offline.
 #[utoipa::path(
     post, path = "/api/runtime/workers", operation_id = "registerWorker", tag = "workers", request_body = NewWorker,
     responses(
         (status = 201, description = "Registered.", body = Worker),
-        (status = 200, description = "The worker was known and is updated.", body = Worker),
-        (status = 409, description = "Another agent than `instance` has the name and is not offline.", body = ErrorText),
+        (status = 200, description = "The worker was registered before and is updated.", body = Worker),
+        (status = 409, description = "An agent with another `instance` has the name and is not offline.", body = ErrorText),
     )
 )]
 pub(crate) async fn register(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
@@ -184,7 +185,8 @@ pub(crate) const REMOVE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Removes a worker.
 ///
-/// Its active leases end, and their tasks go back to the queue. A worker that the control plane still lists comes back.
+/// Its active leases end, and their tasks go back to the queue. If the control plane still lists the worker, the server adds it again when
+/// it next reads that list.
 #[utoipa::path(
     delete, path = "/api/runtime/workers/{id}", operation_id = "removeWorker", tag = "workers", params(("id" = String, Path)),
     responses(
@@ -234,7 +236,7 @@ pub(crate) const DRAIN: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Drains a worker.
 ///
-/// It gets no new tasks, and its agent is told to finish or hand back those that it has.
+/// It gets no new tasks, and its agent is asked to finish or hand back those that it has.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/drain", operation_id = "drainWorker", tag = "workers", params(("id" = String, Path)),
     responses(
