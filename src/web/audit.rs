@@ -196,7 +196,7 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     };
     let path = format!("audit?limit={ROWS}&{}{action_query}{times}", visit.query().query_of(&[&FILTERS[..], &["cursor"]].concat()));
     let others = ["action", "actor", "worker_id", "request_id", "since", "until"];
-    let found = match OfTask::of(&visit, "/audit", &others).await? {
+    let found = match OfTask::of(&visit, "/audit", "task_id", &others).await? {
         OfTask::Part(found) => return Ok(found),
         OfTask::Wrong(of_task) => Filtered::refused(by_api(wrong).into_iter().chain(of_task).collect()),
         OfTask::Whole if !wrong.is_empty() => Filtered::refused(by_api(wrong)),

@@ -34,7 +34,7 @@ pub(crate) fn by_api(fields: Wrong) -> WrongFilters {
     fields.into_iter().map(|(field, text)| (field, Said::Api(text))).collect()
 }
 
-/// The filter `task_id` of an address.
+/// A filter of an address that names a task.
 pub(crate) enum OfTask {
     /// The id of a task, or nothing.
     Whole,
@@ -45,18 +45,18 @@ pub(crate) enum OfTask {
 
 impl OfTask {
     /// `others`: the other filters of the list, which the new address keeps.
-    pub(crate) async fn of(visit: &Visit, path: &str, others: &[&str]) -> Result<Self, Refused> {
-        let Some(given) = visit.query().get("task_id").filter(|given| Uuid::parse_str(given).is_err()) else { return Ok(Self::Whole) };
+    pub(crate) async fn of(visit: &Visit, path: &str, field: &str, others: &[&str]) -> Result<Self, Refused> {
+        let Some(given) = visit.query().get(field).filter(|given| Uuid::parse_str(given).is_err()) else { return Ok(Self::Whole) };
         // Lists show the end of an id after an ellipsis, which people copy too.
         let part = given.trim().trim_start_matches('…');
         Ok(match by_part(visit, part).await? {
             Some(id) => {
                 let kept = visit.query().query_of(others);
-                Self::Part(see_other(&format!("{path}?{}", joined([&kept, &format!("task_id={id}")]))))
+                Self::Part(see_other(&format!("{path}?{}", joined([&kept, &format!("{field}={id}")]))))
             }
             None => {
                 let [english, ukrainian] = Lang::ALL.map(|lang| not_one_task(lang, part));
-                Self::Wrong(WrongFilters::from([("task_id".to_owned(), Said::Page(english.into(), ukrainian.into()))]))
+                Self::Wrong(WrongFilters::from([(field.to_owned(), Said::Page(english.into(), ukrainian.into()))]))
             }
         })
     }

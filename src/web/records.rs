@@ -1,5 +1,6 @@
 //! Leases and artifacts, and what their lists share with that of the audit trail.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use askama::Template;
@@ -11,8 +12,9 @@ use crate::filters::{Filtered, OfTask, WrongFilters};
 use crate::lang::Lang;
 use crate::markdown;
 use crate::refused::{Refused, Said};
-use crate::tasks::attempts::{outcome, status_words};
+use crate::tasks::attempts::{outcome, status_words, why};
 use crate::tasks::cells::short_id;
+use crate::tasks::filter::{moment, times};
 use crate::tasks::list::needs_person;
 use crate::times::{beginning, dollars, duration, shortened};
 use crate::visit::{Fields, Layout, Visit, joined};
@@ -21,7 +23,7 @@ use bloom_api::results::Artifact;
 use bloom_api::tasks::Task;
 use bloom_core::Ms;
 use bloom_core::file::{ArtifactKind, FileKind};
-use bloom_core::task::{LeaseStatus, Outcome};
+use bloom_core::task::{LeaseOutcome, LeaseStatus, Reason};
 
 pub(crate) const ROWS: usize = 60;
 pub(crate) const CHARS: usize = 160;
@@ -45,14 +47,15 @@ impl Pages {
     }
 }
 
-/// The query for the API's list, from the filters in the address.
+/// The query for the API's list, from the filters in the address. `since` is a time of its own in the API.
 ///
 /// # Errors
 /// The address has a field that is not among these filters.
 fn query(visit: &Visit, filters: &[&str]) -> Result<String, Refused> {
     let names = [filters, &["cursor"]].concat();
     visit.query().only(&names)?;
-    Ok(format!("limit={ROWS}&{}", visit.query().query_of(&names)))
+    let of_api: Vec<&str> = names.into_iter().filter(|name| *name != "since").collect();
+    Ok(format!("limit={ROWS}&{}", visit.query().query_of(&of_api)))
 }
 
 pub(crate) fn title_of(task: &Task<'_>) -> String {
@@ -81,8 +84,10 @@ struct LeaseRow {
     /// The class of its badge.
     status: &'static str,
     outcome: &'static str,
-    /// Why its run failed.
+    /// Why its run failed, in words; empty if the outcome says it.
     reason: String,
+    /// The text of the worker or the server about that.
+    message: String,
     cost: String,
     started_at: Ms,
     expires_at: Ms,
@@ -100,12 +105,18 @@ struct Leases<'a> {
     /// Lists only runs with this outcome; empty: all runs, also those that have not ended.
     outcome: String,
     /// The words of the outcomes and their labels.
-    tabs: [(&'static str, &'static str); 3],
+    tabs: [(&'static str, &'static str); 4],
     /// The other filters, as a query string.
     filters: String,
     fields: &'a Fields,
     wrong: WrongFilters,
     statuses: Vec<(&'static str, &'static str)>,
+    /// The chosen reason; empty: all leases.
+    reason: String,
+    reasons: Vec<(&'static str, Cow<'static, str>)>,
+    /// How long ago a lease was made at most; empty: at any time.
+    since: String,
+    times: [(&'static str, &'static str); 4],
     rows: Vec<LeaseRow>,
     pages: Pages,
 }
@@ -132,7 +143,7 @@ impl Leases<'_> {
 }
 
 pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
-    const FILTERS: [&str; 4] = ["status", "outcome", "worker_id", "task_id"];
+    const FILTERS: [&str; 6] = ["status", "outcome", "reason", "worker_id", "since", "task_id"];
     if !visit.layout.sees_all() {
         return Err(Refused::new(
             403,
@@ -143,15 +154,22 @@ pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
     let (now, lang) = (visit.layout.now, visit.layout.at.lang);
     let statuses: Vec<_> = LeaseStatus::ALL.iter().map(|status| status.as_str()).collect();
     let status = visit.query().word("status", &statuses)?;
-    let (success, error) = (Outcome::Success.as_str(), Outcome::Error.as_str());
-    let ended = visit.query().word("outcome", &[success, error])?;
+    let outcomes = [LeaseOutcome::Success, LeaseOutcome::Error, LeaseOutcome::Interrupted].map(LeaseOutcome::as_str);
+    let [success, error, interrupted] = outcomes;
+    let ended = visit.query().word("outcome", &outcomes)?;
+    let reasons: Vec<_> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+    let chosen_reason = visit.query().word("reason", &reasons)?;
+    let times = times(lang);
+    let since = visit.query().word("since", &times.map(|(word, _)| word))?;
     let row = |lease: Lease| {
         let (status, outcome) = outcome(lang, &lease);
+        let (reason, message) = why(lang, &lease);
         LeaseRow {
             task_id: lease.task_id,
             title: String::new(),
             outcome,
-            reason: lease.reason.as_ref().map(|reason| lang.word(&reason.to_string()).into_owned()).unwrap_or_default(),
+            reason,
+            message: shortened(&message, CHARS),
             cost: lease.usage.map(|usage| dollars(lang, usage.cost_usd)).unwrap_or_default(),
             worker_id: lease.worker_id.to_string(),
             is_active: lease.status == LeaseStatus::Active,
@@ -162,8 +180,12 @@ pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
             asks: false,
         }
     };
-    let path = format!("leases?{}", query(&visit, &FILTERS)?);
-    let Filtered { status: code, mut listed, wrong } = match OfTask::of(&visit, "/leases", &["status", "outcome", "worker_id"]).await? {
+    let (others, own) = (&FILTERS[..FILTERS.len() - 1], query(&visit, &FILTERS)?);
+    let path = match moment(&since, now) {
+        None => format!("leases?{own}"),
+        Some(at) => format!("leases?{own}&created_after={at}"),
+    };
+    let Filtered { status: code, mut listed, wrong } = match OfTask::of(&visit, "/leases", "task_id", others).await? {
         OfTask::Part(found) => return Ok(found),
         OfTask::Wrong(wrong) => Filtered::refused(wrong),
         OfTask::Whole => Filtered::of(&visit, &FILTERS, visit.list(&path, row).await).await?,
@@ -180,13 +202,18 @@ pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
         status,
         fields: visit.query(),
         wrong,
-        filters: visit.query().query_of(&["status", "worker_id", "task_id"]),
+        filters: visit.query().query_of(&FILTERS.map(|name| if name == "outcome" { "" } else { name })),
         outcome: ended,
         tabs: [
             ("", lang.t("all", "усі")),
             (success, lang.t("completed", "завершено")),
-            (error, lang.t("failed or stopped", "з помилкою або спинено")),
+            (error, lang.t("failed", "з помилкою")),
+            (interrupted, lang.t("interrupted", "перервано")),
         ],
+        reasons: reasons.iter().map(|word| (*word, lang.word(word))).collect(),
+        reason: chosen_reason,
+        times,
+        since,
         statuses: LeaseStatus::ALL.iter().map(|status| (status.as_str(), status_words(lang, *status))).collect(),
         rows: listed.rows,
         pages: Pages::of(&visit, "/leases", &FILTERS, listed.next),
@@ -297,7 +324,7 @@ pub(crate) async fn artifacts(visit: Visit) -> Result<Response, Refused> {
         }
     };
     let path = format!("artifacts?{}", query(&visit, &FILTERS)?);
-    let Filtered { status, mut listed, wrong } = match OfTask::of(&visit, "/artifacts", &["kind"]).await? {
+    let Filtered { status, mut listed, wrong } = match OfTask::of(&visit, "/artifacts", "task_id", &["kind"]).await? {
         OfTask::Part(found) => return Ok(found),
         OfTask::Wrong(wrong) => Filtered::refused(wrong),
         OfTask::Whole => Filtered::of(&visit, &FILTERS, visit.list(&path, row).await).await?,

@@ -34,6 +34,11 @@ pub(crate) fn kept() -> Vec<&'static str> {
     [&NAMES[..], &["sort", "cursor"]].concat()
 }
 
+/// The time that one of [`TIMES`] means; `None` for another word.
+pub(crate) fn moment(word: &str, now: Ms) -> Option<Ms> {
+    TIMES.iter().find(|(known, _)| *known == word).map(|(_, span)| (now - span).max(0))
+}
+
 /// The possible times and their labels.
 pub(crate) fn times(lang: Lang) -> [(&'static str, &'static str); 4] {
     let names = [
@@ -156,8 +161,7 @@ impl Filter {
 
     /// The time filters, by their names in the API.
     fn times(&self, now: Ms) -> impl Iterator<Item = (&'static str, Ms)> {
-        let at = move |word: &str| TIMES.iter().find(|(known, _)| *known == word).map(|(_, span)| (now - span).max(0));
-        let times = [("created_after", at(&self.since)), ("finished_after", at(&self.finished_since))];
+        let times = [("created_after", moment(&self.since, now)), ("finished_after", moment(&self.finished_since, now))];
         times.into_iter().filter_map(|(name, at)| Some((name, at?)))
     }
 

@@ -10,7 +10,7 @@ use super::cells::{Found, Named, is_generated, short_id};
 use super::filter::{Filter, NAMES, kept, times};
 use crate::advice;
 use crate::call::{Listed, path_part};
-use crate::filters::{Filtered, WrongFilters};
+use crate::filters::{Filtered, OfTask, WrongFilters};
 use crate::lang::Lang;
 use crate::refused::{Refused, Said};
 use crate::times::{beginning, cost, duration};
@@ -238,6 +238,9 @@ fn without_commands(text: &str) -> String {
     if left.is_empty() { text.to_owned() } else { left.join("; ") }
 }
 
+/// The filter by a task on which others depend.
+const DEPENDS_ON: &str = "depends_on";
+
 #[derive(Template)]
 #[template(path = "tasks.html")]
 struct Tasks<'a> {
@@ -278,6 +281,7 @@ impl Tasks<'_> {
             ("worker_id", t("Worker", "Воркер")),
             ("project", t("Project", "Проєкт")),
             ("owner", t("Key that created it", "Ключ, що створив")),
+            ("depends_on", t("Depends on the task (id)", "Залежить від завдання (ідентифікатор)")),
             ("label", t("Label (name=value)", "Мітка (назва=значення)")),
             ("id", t("Part of the id", "Частина ідентифікатора")),
         ];
@@ -298,7 +302,13 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
         refused.fields.insert("text".to_owned(), text);
     }
     // A wrong filter is told at its field, where it can be corrected, and a wrong place in the list below the filters.
-    let Filtered { listed: Listed { mut rows, next }, wrong, .. } = Filtered::of(&visit, &kept(), found).await?;
+    let others: Vec<&str> = kept().into_iter().filter(|name| *name != DEPENDS_ON).collect();
+    let found = match OfTask::of(&visit, "/tasks", DEPENDS_ON, &others).await? {
+        OfTask::Part(found) => return Ok(found),
+        OfTask::Wrong(wrong) => Filtered::refused(wrong),
+        OfTask::Whole => Filtered::of(&visit, &kept(), found).await?,
+    };
+    let Filtered { listed: Listed { mut rows, next }, wrong, .. } = found;
     sort(&mut rows, &sorted);
     let own = visit.query().query_of(&[&NAMES[..], &["sort"]].concat());
     visit.ok(&Tasks {
