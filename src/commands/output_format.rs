@@ -16,8 +16,8 @@ const NAMED: [(&str, Form, &str); 7] = [
     ("wide", Form::Wide, "A table with more columns"),
     ("json", Form::Json, "The objects as the server sent them; lists as an array"),
     ("jsonl", Form::Jsonl, "One object per line"),
-    ("csv", Form::Csv, "As json, in CSV (RFC 4180): a column per field, those of objects as field.name"),
-    ("yaml", Form::Yaml, "As json, in YAML"),
+    ("csv", Form::Csv, "Like json, but as CSV (RFC 4180): a column per field; fields of nested objects are named field.name"),
+    ("yaml", Form::Yaml, "Like json, but as YAML"),
     ("name", Form::Name, "Ids or names, one per line"),
 ];
 const PATH: &str = "jsonpath=";
