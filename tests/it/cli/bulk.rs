@@ -32,7 +32,7 @@ fn a_retry_tells_of_tasks_that_stay_cancelled() {
     run(async {
         let crew = sqlite().crew();
         let user = User::at(crew.api);
-        let first = crew.task().with("labels", json!({ "batch": "first" })).create().await;
+        let first = crew.task().with("labels", json!({ "first": crew.slug })).create().await;
         let next = crew.task().with("depends_on", json!([first.id])).create().await;
         let last = crew.task().with("depends_on", json!([next.id])).create().await;
         first.cancel().await.ok();
@@ -46,7 +46,7 @@ fn a_retry_tells_of_tasks_that_stay_cancelled() {
         let done = user.does(&["task", "retry", &first.id]).ends(0);
         assert!(done.err.contains(&told), "{}", done.err);
         first.cancel().await.ok();
-        let by_filter = user.does(&["task", "requeue", "-l", "batch=first", "--yes"]).ends(0);
+        let by_filter = user.does(&["task", "requeue", "-l", &format!("first={}", crew.slug), "--yes"]).ends(0);
         assert!(by_filter.err.contains(&told.replace("depend on it", "depend on them")), "{}", by_filter.err);
         let done = user.does(&["task", "retry", &next.id, &last.id]).ends(0);
         assert!(!done.err.contains("stay cancelled"), "{}", done.err);
