@@ -32,7 +32,8 @@ fn a_retry_tells_of_tasks_that_stay_cancelled() {
     run(async {
         let crew = sqlite().crew();
         let user = User::at(crew.api);
-        let first = crew.task().with("labels", json!({ "batch": "first" })).create().await;
+        let batch = format!("first={}", crew.slug);
+        let first = crew.task().with("labels", json!({ "first": crew.slug })).create().await;
         let next = crew.task().with("depends_on", json!([first.id])).create().await;
         let last = crew.task().with("depends_on", json!([next.id])).create().await;
         first.cancel().await.ok();
@@ -51,10 +52,10 @@ fn a_retry_tells_of_tasks_that_stay_cancelled() {
         assert!(done.err.contains("2 of 2 tasks: queued again"), "{}", done.err);
         first.cancel().await.ok();
         eventually("the last one is cancelled again", || async { (last.status().await == "cancelled").then_some(()) }).await;
-        let by_filter = user.does(&["task", "requeue", "-l", "batch=first", "--dry-run"]).ends(0);
+        let by_filter = user.does(&["task", "requeue", "-l", &batch, "--dry-run"]).ends(0);
         let warned = "2 tasks that were cancelled because of it stay cancelled, unless you give --with-dependents";
         assert!(by_filter.err.contains(warned), "{}", by_filter.err);
-        let by_filter = user.does(&["task", "requeue", "-l", "batch=first", "--with-dependents", "--yes"]).ends(0);
+        let by_filter = user.does(&["task", "requeue", "-l", &batch, "--with-dependents", "--yes"]).ends(0);
         assert!(by_filter.err.contains("3 tasks: queued again") && !by_filter.err.contains("stay"), "{}", by_filter.err);
         assert_eq!(last.status().await, "queued");
         first.cancel().await.ok();

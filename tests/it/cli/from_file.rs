@@ -67,9 +67,9 @@ fn the_same_command_submits_what_a_quota_left_out() {
         let from = file(&user, &format!("{{\"prompt\": \"first\", \"name\": \"a\"}}\n{later}"));
         let command = ["task", "submit", "--agent", "nobody", "--from", &from];
         let said = user.does(&command).ends(1).err;
-        assert!(said.contains("lines 2 to 3 were not submitted: The quota"), "{said}");
+        assert!(said.contains("line 3 was not submitted: The quota of this key is 2 open tasks, and 2 are open"), "{said}");
         let how =
-            "Line 1 was submitted. When there is room for the others: Give the same command again to go on; no line becomes a second task.";
+            "Lines 1 to 2 were submitted. Wait for room in the quota. Give the same command again to go on; no line becomes a second task.";
         assert!(said.contains(how), "{said}");
         let limit = "What is used: bloom-runtime key whoami. An administrator sets other limits, all at once: bloom-runtime key quota ci \
                      --max-open-tasks N";
