@@ -155,7 +155,10 @@ pub(crate) async fn run(command: ProjectCommand, server: &Server, shown: Shown) 
                 term::info("The repository has no commit yet: its tasks fail until it has one.");
             }
             if is_url(&repo_url) {
-                term::info(&format!("Nothing was checked yet: the first run, or bloom-runtime project clone {name}, fetches it."));
+                term::info(&format!(
+                    "Nothing was checked yet: the first run fetches it. To try that: bloom-runtime task submit --project {name} --wait \
+                     \"What is in this repository?\""
+                ));
             }
             if let Some(origin) = origin_of(&repo_url).await {
                 term::info(&format!(

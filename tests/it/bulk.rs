@@ -1,5 +1,6 @@
 //! Many tasks in one call.
 
+use crate::key_limits::ids;
 use crate::on_both;
 use crate::support::*;
 
@@ -151,7 +152,7 @@ on_both! {
             task.reaches("cancelled").await;
         }
         let dependents = server.get(&format!("llm-tasks?depends_on={}", root.id)).await.ok();
-        assert_eq!(ids(&dependents), [by_person.id.clone(), direct.id.clone()]);
+        assert_eq!(ids(&dependents), [&by_person.id, &direct.id]);
         let named = json!({ "ids": [root.id], "with_dependents": true });
         let with = |more: Value| { let mut body = named.clone(); body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone()); body };
         let counted = server.post("llm-tasks:requeue", with(json!({ "dry_run": true }))).await.ok();

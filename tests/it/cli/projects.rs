@@ -16,7 +16,7 @@ fn a_project_is_added_cloned_and_deleted() {
         let name = worker.name.as_str();
         let added = user.does(&["project", "add", name, REPO, "--worker", name, "--branch-prefix", "bots"]).ends(0);
         assert!(
-            added.err.contains(&format!("Nothing was checked yet: the first run, or bloom-runtime project clone {name},")),
+            added.err.contains("Nothing was checked yet: the first run fetches it.") && added.err.contains(&format!("--project {name}")),
             "{}",
             added.err
         );
