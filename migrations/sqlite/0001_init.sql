@@ -190,6 +190,8 @@ CREATE INDEX task_state_active_of_agent ON task_state (agent_slug) WHERE slot IS
 -- Lists and numbers.
 CREATE INDEX task_state_status ON task_state (status, id);
 CREATE INDEX task_state_worker ON task_state (worker_id, id) WHERE worker_id IS NOT NULL;
+-- Most tasks never fail.
+CREATE INDEX task_state_reason ON task_state (failure_reason, id) WHERE failure_reason IS NOT NULL;
 CREATE INDEX task_state_finished_of_agent ON task_state (agent_slug, status, id) WHERE finished_at IS NOT NULL;
 CREATE INDEX task_state_unfinished_of_objects ON task_state (id)
     WHERE namespace IS NOT NULL AND status IN ('queued', 'leased', 'running');

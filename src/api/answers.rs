@@ -290,6 +290,10 @@ pub struct BulkResult {
     /// Number of tasks, named by ids or a filter, that the call can change: at most 1,000, in a dry run at most 100,000. If a requeue by a
     /// filter finds only tasks that have to wait for others, it searches further, up to 10,000 tasks.
     pub matched: i64,
+    /// How many of the matched tasks depend on the others, of a requeue `with_dependents`. Absent if there are none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schema(required = false)]
+    pub dependents: i64,
     /// Number of tasks that were changed. One that another call cancels at the same moment counts in both answers.
     pub changed: i64,
     /// Whether more tasks match the filter than one call can change, or a dry run can count: if so, call again. False if all tasks that the
@@ -304,6 +308,10 @@ pub struct BulkResult {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub not_changed: Vec<NotChanged>,
+}
+
+fn is_zero(count: &i64) -> bool {
+    *count == 0
 }
 
 /// Why a bulk call has not changed a task.

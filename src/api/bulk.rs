@@ -12,6 +12,7 @@ use super::values::{Id, LabelText, Labels, List, MAX_LABELS, Moment, Text};
 use super::wire::{FieldSchema, Members, Problems, Wire, body, closed, named_schema, object_schema, problem, within};
 use bloom_core::Ms;
 use bloom_core::ids::TaskId;
+use bloom_core::task::Reason;
 
 type Ids = List<Id, 0, MAX_BATCH>;
 
@@ -19,7 +20,7 @@ body! {
     /// A filter of tasks. A task must match every field that is present.
     #[derive(Default)]
     pub struct Filter {
-        /// An unknown status matches no task.
+        /// One status, or several with commas between them. An unknown status matches no task.
         status: FilterText,
         /// Only tasks for this kind of agent.
         agent_slug: FilterText,
@@ -33,6 +34,8 @@ body! {
         owner: FilterText,
         /// Only tasks that keys of this team created.
         team: FilterText,
+        /// Only tasks whose last failure was for this reason.
+        reason: Option<Reason>,
         /// Only tasks that depend on this one directly.
         depends_on: Option<Id>,
         /// Only tasks with all these labels.
@@ -165,7 +168,7 @@ impl Bulk {
         let named = match (ids, filter) {
             (Some(ids), None) => Named::Ids(ids.map(|id| id.0)),
             (None, Some(filter)) if filter.is_empty() => {
-                let fields = "status, agent_slug, context_id, worker_id, project, owner, team, depends_on, labels, label, created_after, created_before, finished_after, asks";
+                let fields = "status, agent_slug, context_id, worker_id, project, owner, team, reason, depends_on, labels, label, created_after, created_before, finished_after, asks";
                 return problem(format!("The filter is empty: give at least one of {fields}")).map_err(|found| within("filter", found));
             }
             (None, Some(filter)) => Named::Filter(Box::new(filter)),

@@ -417,6 +417,12 @@ impl IntoParams for TaskParams {
             parameter("project", "Only tasks of this project, by the name that it had when they were created.", text(), "docs"),
             parameter("owner", "Only tasks that the submit or member key with this name created.", text(), "ann"),
             parameter("team", "Only tasks that keys of this team created.", text(), "docs"),
+            parameter(
+                "reason",
+                "Only tasks whose last failure was for this reason. An unknown word is an error.",
+                Reason::describe(),
+                "timeout",
+            ),
             parameter("depends_on", "Only tasks that depend on this one directly.", Id::describe(), one),
             parameter("search", SEARCH, Schema::Object(searched.pattern(Some(TEXT_PATTERN)).build()), "spelling"),
             label_param("Only tasks with this label, `name=value`; may be repeated."),

@@ -49,6 +49,10 @@ pub(crate) static TASKS: Kind<Task> = Kind {
         Column::wide("COST", |task: &Task, _| task.usage.as_ref().map(cost).unwrap_or_default())
             .by(|task| task.usage.map_or(-1, |usage| millionths(usage.cost_usd))),
         Column::wide("LABELS", |task, _| labels(task)),
+        Column::wide("MESSAGE", |task: &Task, _| {
+            term::short(task.last_failure().map(|failure| &*failure.message).unwrap_or_default(), MAX_TEXT)
+        })
+        .cut(LEAST_TEXT, WIDE_TEXT),
         Column::new("PROMPT", |task: &Task, _| term::short(&task.prompt, MAX_TEXT)).cut(LEAST_TEXT, PROMPT),
     ],
     name: |task| task.id.to_string(),

@@ -73,6 +73,7 @@ impl Action {
         Self::ProjectCreated,
         Self::ProjectEdited,
         Self::ProjectDeleted,
+        Self::ProjectCloned,
         Self::ProjectPropagated,
         Self::MemorySyncPush,
         Self::MemorySyncPull,
@@ -111,7 +112,11 @@ impl Actor {
     /// The actor as text. The prefix of a key distinguishes it from the other actors, for example from a worker that has the same name as
     /// the key.
     pub(super) fn named(&self, by: &Requester) -> String {
-        by.key.as_ref().map_or_else(|| self.to_string(), |key| format!("{KEY}{key}"))
+        match &by.key {
+            // What follows from a call by itself is not what its client decided: tasks are cancelled because others did not complete.
+            Some(key) if *self != Self::Reconciler => format!("{KEY}{key}"),
+            _ => self.to_string(),
+        }
     }
 }
 

@@ -52,6 +52,9 @@ words! {
 }
 /// The text by which a failure for [`Reason::Project`] shows that only the push failed. If it is found, users are advised to push by hand.
 pub const NOT_PUSHED: &str = "can't be pushed";
+/// The text by which a failure for [`Reason::Project`] shows that the worker could not get the repository. Other failures for this reason
+/// are about the task, such as a `ref` that does not exist.
+pub const NOT_FETCHED: &str = "the project's repository can't be fetched";
 
 words! {
     /// Why a run, or a task, did not succeed.

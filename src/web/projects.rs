@@ -61,6 +61,12 @@ impl Row {
         self.status == CloneStatus::Pending.as_str()
     }
 
+    /// Whether a worker has cloned the project.
+    fn is_cloned(&self) -> bool {
+        !self.is_pending() && self.status != CloneStatus::Failed.as_str()
+    }
+
+    /// Whether the newest run has failed because of the repository, and the server has not recorded that yet.
     fn has_failed(&self) -> bool {
         self.is_pending() && self.failed.is_some()
     }
@@ -138,7 +144,7 @@ impl Projects<'_> {
 
 async fn page<'a>(visit: &'a Visit, typed: &'a Fields) -> Result<Projects<'a>, Refused> {
     let mut listed = visit.list(&format!("projects?limit={ROWS}&{}", visit.query().query_of(&["cursor"])), row).await?;
-    for row in listed.rows.iter_mut().filter(|row| row.is_pending()).take(PENDING) {
+    for row in listed.rows.iter_mut().filter(|row| !row.is_cloned()).take(PENDING) {
         row.failed = FailedRun::newest(visit, &row.name).await?;
     }
     let next = listed.next.map(|cursor| format!("/projects?cursor={}", path_part(&cursor)));

@@ -31,7 +31,7 @@ REF = re.compile(r"[^- ~^:?*\[\\/.][^ ~^:?*\[\\]*", re.DOTALL)
 # Query parameters whose value is ignored, or matches nothing, if it does not fit. An empty one counts as absent everywhere.
 LENIENT = {"limit", "after", "timeout_sec", "status", "task_id"}
 # The other filters of tasks, which are not combined with a part of an id.
-FILTERS = {"search", "status", "agent_slug", "context_id", "worker_id", "project", "owner", "team", "depends_on", "ids", "label", "created_after", "created_before", "finished_after", "asks"}
+FILTERS = {"search", "status", "agent_slug", "context_id", "worker_id", "project", "owner", "team", "reason", "depends_on", "ids", "label", "created_after", "created_before", "finished_after", "asks"}
 # No worker has the name of another actor of the audit trail.
 ACTORS = ["admin", "api", "router", "reconciler"]
 EMPTY = {"type": "string", "maxLength": 0}
@@ -54,6 +54,7 @@ def before_load_schema(context, document):
     given += [{"required": [name], "properties": {name: {"type": "integer"}}} for name in ("created_after", "created_before", "finished_after")]
     given += [{"required": ["labels"], "properties": {"labels": {"type": "object", "minProperties": 1}}}]
     given += [{"required": ["label"], "properties": {"label": {"type": "array", "minItems": 1}}}]
+    given += [{"required": ["reason"], "properties": {"reason": {"type": "string"}}}]
     given += [{"required": ["depends_on"], "properties": {"depends_on": {"type": "string"}}}]
     given += [{"required": ["asks"], "properties": {"asks": {"const": True}}}]
     for one in given[:7]:

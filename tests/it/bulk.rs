@@ -156,7 +156,7 @@ on_both! {
         let named = json!({ "ids": [root.id], "with_dependents": true });
         let with = |more: Value| { let mut body = named.clone(); body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone()); body };
         let counted = server.post("llm-tasks:requeue", with(json!({ "dry_run": true }))).await.ok();
-        assert_eq!((&counted["matched"], &counted["changed"]), (&json!(3), &json!(0)));
+        assert_eq!((&counted["matched"], &counted["dependents"], &counted["changed"]), (&json!(3), &json!(2), &json!(0)));
         let alone = server.post("llm-tasks:requeue", json!({ "ids": [root.id], "dry_run": true })).await.ok();
         assert_eq!(alone["matched"], 1);
         let done = server.post("llm-tasks:requeue", with(json!({ "policy": { "timeout_sec": 77 } }))).await.ok();
@@ -179,11 +179,75 @@ on_both! {
         indirect.reaches("cancelled").await;
         let filter = json!({ "filter": { "agent_slug": crew.slug, "status": "failed" }, "with_dependents": true });
         assert_eq!(server.post("llm-tasks:requeue", filter).await.ok()["changed"], 4);
-        server.post("llm-tasks:requeue", json!({ "filter": { "depends_on": "x" } })).await.refuses(&["filter.depends_on"]);
+        server.post("llm-tasks:requeue", json!({ "filter": { "depends_on": "x" } })).await.refuses(&["filter"]);
         server.post("llm-tasks:requeue", json!({ "ids": [], "with_dependents": 1 })).await.refuses(&["with_dependents"]);
         server.get("llm-tasks?depends_on=x").await.refuses(&["depends_on"]);
         let cancelled = json!({ "filter": { "depends_on": root.id } });
         assert_eq!(server.post("llm-tasks:cancel", cancelled).await.ok()["changed"], 2);
+    }
+
+    async fn a_requeue_with_dependents_reaches_those_behind_tasks_that_run_again(server) {
+        let crew = server.crew();
+        let after = async |other: &str| crew.task().with("depends_on", json!([other])).create().await;
+        let root = crew.task().create().await;
+        root.cancel().await.ok();
+        // Tasks that are made after the end of the root are cancelled at once.
+        let chain = { let first = after(&root.id).await; let second = after(&first.id).await; let third = after(&second.id).await; [first, second, third] };
+        for task in &chain {
+            assert_eq!(task.status().await, "cancelled");
+        }
+        let named = json!({ "ids": [root.id], "with_dependents": true });
+        let done = server.post("llm-tasks:requeue", named.clone()).await.ok();
+        assert_eq!((&done["matched"], &done["dependents"], &done["changed"]), (&json!(4), &json!(3), &json!(4)));
+        // The first is queued, the third is not: as after a call that was cut off, or had no quota for all.
+        chain[1].cancel().await.ok();
+        chain[2].reaches("cancelled").await;
+        chain[1].requeue().await.ok();
+        let done = server.post("llm-tasks:requeue", named.clone()).await.ok();
+        assert_eq!((&done["matched"], &done["dependents"], &done["changed"]), (&json!(1), &json!(1), &json!(1)));
+        assert_eq!(chain[2].status().await, "queued");
+        // What depends on a task that a person has cancelled can't run.
+        root.cancel().await.ok();
+        chain[2].reaches("cancelled").await;
+        let done = server.post("llm-tasks:requeue", json!({ "ids": [root.id, chain[0].id] })).await.ok();
+        assert_eq!(done["changed"], 2);
+        chain[0].cancel().await.ok();
+        let done = server.post("llm-tasks:requeue", named).await.ok();
+        assert_eq!((&done["matched"], &done.get("dependents")), (&json!(0), &None), "{done}");
+    }
+
+    async fn one_call_requeues_tasks_of_several_statuses_and_counts_each_dependent_once(server) {
+        let crew = server.crew();
+        let worker = crew.worker().slots(4).register().await;
+        let (failed, dead) = (crew.task().attempts(1).create().await, crew.task().attempts(1).create().await);
+        let both = crew.task().with("depends_on", json!([failed.id, dead.id])).create().await;
+        failed.lease_to(&worker).await.complete("error", json!({ "reason": "auth" })).await.ok();
+        dead.lease_to(&worker).await.complete("error", json!({ "reason": "timeout", "retryable": true })).await.ok();
+        assert_eq!((failed.status().await, dead.status().await), ("failed".into(), "dead".into()));
+        both.reaches("cancelled").await;
+        let filter = |more: Value| {
+            let mut filter = json!({ "agent_slug": crew.slug });
+            filter.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            filter
+        };
+        let count = async |more: Value, with_dependents: bool| {
+            let body = json!({ "filter": filter(more), "dry_run": true, "with_dependents": with_dependents });
+            let found = server.post("llm-tasks:requeue", body).await.ok();
+            (found["matched"].as_i64().unwrap(), found["dependents"].as_i64().unwrap_or_default())
+        };
+        assert_eq!(count(json!({ "status": "failed,dead" }), true).await, (3, 1));
+        assert_eq!(count(json!({ "status": "failed,dead" }), false).await, (2, 0));
+        assert_eq!(count(json!({ "status": "dead,nonsense" }), false).await, (1, 0));
+        assert_eq!(count(json!({ "status": "nonsense" }), true).await, (0, 0));
+        assert_eq!(count(json!({ "reason": "auth" }), true).await, (2, 1));
+        assert_eq!(count(json!({ "reason": "dependency_failed" }), false).await, (1, 0));
+        assert_eq!(ids(&server.get(&format!("llm-tasks?reason=timeout&agent_slug={}", crew.slug)).await.ok()), [&dead.id]);
+        assert_eq!(server.get(&format!("llm-tasks?reason=stalled&agent_slug={}", crew.slug)).await.ok(), json!([]));
+        server.get("llm-tasks?reason=late").await.refuses(&["reason"]);
+        let body = json!({ "filter": filter(json!({ "status": "failed,dead" })), "with_dependents": true });
+        let done = server.post("llm-tasks:requeue", body).await.ok();
+        assert_eq!((&done["changed"], &done["more"], done.get("not_changed")), (&json!(3), &json!(false), None), "{done}");
+        assert_eq!(both.status().await, "queued");
     }
 
     async fn a_bulk_call_says_when_there_is_more(server) {

@@ -153,6 +153,29 @@ on_both! {
         }
     }
 
+    async fn a_dead_task_stays_dead_when_its_lost_run_is_reported_as_failed(server) {
+        let crew = server.crew();
+        let worker = crew.worker().slots(4).register().await;
+        let usage = json!({ "input_tokens": 1, "output_tokens": 2, "cost_usd": 0.5 });
+        for report in [
+            json!({ "reason": "worker_lost", "error_message": "killed", "retryable": true, "keep_attempt": true, "usage": usage }),
+            json!({ "reason": "agent_error", "error_message": "killed", "usage": usage }),
+        ] {
+            let dead = crew.task().attempts(1).create().await;
+            let next = crew.task().with("depends_on", json!([dead.id])).create().await;
+            let lease = dead.lease_for(&worker, 1).await;
+            lease.heartbeat().await.ok();
+            dead.reaches("dead").await;
+            next.reaches("cancelled").await;
+            let answer = lease.complete("error", report.clone()).await.ok();
+            let now = &answer["task"];
+            assert_eq!((&now["status"], &now["failure"]["reason"], &now["usage"]["cost_usd"]), (&json!("dead"), &report["reason"], &json!(0.5)));
+            assert_eq!(server.get(&format!("leases?task_id={}", dead.id)).await.ok()[0]["message"], "killed");
+            assert_eq!(server.get(&dead.path("/result")).await.ok()["error_message"], "killed");
+            assert_eq!(next.status().await, "cancelled");
+        }
+    }
+
     async fn a_late_completion_loses_to_a_later_lease(server) {
         let crew = server.crew();
         let worker = crew.worker().slots(4).register().await;

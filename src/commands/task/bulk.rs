@@ -104,10 +104,11 @@ struct Extra {
     with_dependents: bool,
 }
 
-const NOTHING: BulkResult = BulkResult { matched: 0, changed: 0, more: false, as_of: None, not_changed: Vec::new() };
+const NOTHING: BulkResult = BulkResult { matched: 0, dependents: 0, changed: 0, more: false, as_of: None, not_changed: Vec::new() };
 
 fn add(all: &mut BulkResult, other: &BulkResult) {
     all.matched += other.matched;
+    all.dependents += other.dependents;
     all.changed += other.changed;
     all.more |= other.more;
     all.as_of = all.as_of.or(other.as_of);
@@ -165,7 +166,7 @@ async fn change(action: BulkAction, args: Changed, extra: Extra, server: &Server
                 CommandError { message: failure.message + &same, ..failure }.about(id)
             })?;
             if matches!(action, BulkAction::Requeue) {
-                tell_of_dependents(server, &args.selection.ids, 0).await;
+                tell_of_dependents(server, &args.selection.ids).await;
             }
             match shown.form() {
                 Some(form) => show::one(form, &columns::TASKS, &answer),
@@ -183,26 +184,30 @@ async fn change(action: BulkAction, args: Changed, extra: Extra, server: &Server
     }
 }
 
-/// Says how many tasks stay cancelled because they depend on these, which were just requeued but for `not_changed` of them.
-async fn tell_of_dependents(server: &Server, ids: &[String], not_changed: usize) {
-    let mut count = 0;
-    for some in ids.chunks(MAX_BATCH) {
-        let body = json!({ "ids": some, "dry_run": true, "with_dependents": true });
+/// Says how many tasks stay cancelled because they depend on these, which were just requeued.
+async fn tell_of_dependents(server: &Server, ids: &[String]) {
+    let mut all = NOTHING;
+    for ids in ids.chunks(MAX_BATCH) {
+        let body = json!({ "ids": ids, "dry_run": true, "with_dependents": true });
         // The call is needed only for a hint, so the command does not fail if it does.
         let Ok(found) = call(BulkAction::Requeue, &body, server).await else { return };
-        count += found.matched;
+        add(&mut all, &found);
     }
-    count -= not_changed as i64;
-    if count > 0 {
-        let named = if let [id] = ids { format!("{id} ") } else { "ID … ".to_owned() };
-        term::info(&format!("{}. To queue them again as well: bloom-runtime task retry {named}--with-dependents", stay(count, ids.len())));
+    if all.dependents > 0 {
+        let named = if let [id] = ids { id } else { "ID …" };
+        let stay = stay(&all, ids.len());
+        term::info(&format!("{stay}. To queue them again as well: bloom-runtime task retry {named} --with-dependents"));
     }
 }
 
-fn stay(count: i64, of: usize) -> String {
-    let on = if of == 1 { "it" } else { "them" };
-    let stay = if count == 1 { "stays" } else { "stay" };
-    format!("{} that were cancelled because of {on} {stay} cancelled", tasks(count)).replace("1 task that were", "1 task that was")
+/// Says how many tasks were cancelled because of others, which are so many, according to a dry run.
+fn stay(counted: &BulkResult, others: usize) -> String {
+    let on = if others == 1 { "it" } else { "them" };
+    let more = if counted.more { " or more" } else { "" };
+    match counted.dependents {
+        1 if more.is_empty() => format!("1 task that was cancelled because of {on} stays cancelled"),
+        count => format!("{}{more} tasks that were cancelled because of {on} stay cancelled", number(count)),
+    }
 }
 
 async fn by_ids(
@@ -218,7 +223,14 @@ async fn by_ids(
         for ids in ids.chunks(MAX_BATCH) {
             let with_dependents = extra.with_dependents.then_some(true);
             let body = json!({ "ids": ids, "dry_run": dry_run, "policy": extra.policy, "with_dependents": with_dependents });
-            add(&mut all, &call(action, &body, server).await?);
+            for _ in 0..MAX_ROUNDS {
+                let round = call(action, &body, server).await?;
+                add(&mut all, &round);
+                // The dependents of the tasks may be more than one call changes.
+                if !round.more || round.changed == 0 {
+                    break;
+                }
+            }
             progress.add(ids.len() as u64);
         }
         Ok(all)
@@ -227,12 +239,12 @@ async fn by_ids(
     drop(progress);
     print(&all, shown)?;
     if matches!(action, BulkAction::Requeue) && all.changed > 0 && !extra.with_dependents {
-        tell_of_dependents(server, ids, all.not_changed.len()).await;
+        tell_of_dependents(server, ids).await;
     }
     let done = if dry_run { all.matched } else { all.changed };
     let what = if dry_run { format!("to {}", action.verb()) } else { action.done().to_owned() };
     // The tasks that depend on those that are named count, too.
-    let meant = ids.len().max(if extra.with_dependents { all.matched as usize } else { 0 });
+    let meant = if all.dependents > 0 { all.matched as usize } else { ids.len() };
     let told = format!("{} of {}: {what}", number(done), tasks(meant as i64));
     if done as usize == meant {
         term::info(&told);
@@ -275,28 +287,20 @@ async fn left(action: BulkAction, ids: &[String], count: usize, not_changed: &[N
 }
 
 async fn by_filter(action: BulkAction, args: &Changed, extra: &Extra, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    // A call accepts one status at most.
-    let named = |status| Named::Filter(Box::new(args.selection.filters.body(status)));
-    let body = |status, dry_run, as_of| BulkRequeue {
-        bulk: Bulk { named: named(status), dry_run, as_of },
+    let filters = args.selection.filters.body();
+    let body = |dry_run, as_of, with_dependents| BulkRequeue {
+        bulk: Bulk { named: Named::Filter(Box::new(filters.clone())), dry_run, as_of },
         policy: extra.policy.clone(),
-        with_dependents: extra.with_dependents,
+        with_dependents,
     };
-    let mut statuses = args.selection.filters.statuses();
-    // A task that was cancelled because another one failed can be requeued only after that one.
-    statuses.sort_by_key(|status| *status == Some(Status::Cancelled.as_str()));
-    let mut meant = NOTHING;
-    let mut dependents = 0;
-    for status in &statuses {
-        let counted = call(action, &body(*status, true, meant.as_of), server).await?;
-        if matches!(action, BulkAction::Requeue) && !extra.with_dependents && counted.matched > 0 {
-            let with_dependents = BulkRequeue { with_dependents: true, ..body(*status, true, counted.as_of) };
-            dependents += call(action, &with_dependents, server).await?.matched - counted.matched;
+    let meant = call(action, &body(true, None, extra.with_dependents), server).await?;
+    if matches!(action, BulkAction::Requeue) && !extra.with_dependents && meant.matched > 0 {
+        // The call is needed only for a hint, so the command does not fail if it does.
+        let with_dependents = call(action, &body(true, meant.as_of, true), server).await.unwrap_or(NOTHING);
+        if with_dependents.dependents > 0 {
+            let stay = stay(&with_dependents, meant.matched as usize);
+            term::info(&format!("{stay}, unless you give --with-dependents"));
         }
-        add(&mut meant, &counted);
-    }
-    if dependents > 0 {
-        term::info(&format!("{}, unless you give --with-dependents", stay(dependents, meant.matched as usize)));
     }
     let count = if meant.more { format!("{} or more", tasks(meant.matched)) } else { tasks(meant.matched) };
     if args.dry_run || meant.matched == 0 {
@@ -315,23 +319,17 @@ async fn by_filter(action: BulkAction, args: &Changed, extra: &Extra, server: &S
     let progress = Progress::new(total);
     let rounds = async {
         let mut all = NOTHING;
-        for status in statuses {
-            let (mut is_more, mut not_changed) = (true, Vec::new());
-            for _ in 0..MAX_ROUNDS {
-                // Only the counted tasks are changed, because the user has not confirmed those that match since then.
-                let round = call(action, &body(status, false, meant.as_of), server).await?;
-                progress.add(u64::try_from(round.changed).unwrap_or_default());
-                is_more = round.more;
-                // Tasks that a round leaves unchanged are met again in the next one, which may change them.
-                not_changed = round.not_changed;
-                add(&mut all, &BulkResult { more: false, not_changed: Vec::new(), ..round });
-                // Further rounds would not change anything.
-                if !is_more || round.changed == 0 {
-                    break;
-                }
+        for _ in 0..MAX_ROUNDS {
+            // Only the counted tasks are changed, because the user has not confirmed those that match since then.
+            let round = call(action, &body(false, meant.as_of, extra.with_dependents), server).await?;
+            progress.add(u64::try_from(round.changed).unwrap_or_default());
+            // Tasks that a round leaves unchanged are met again in the next one, which may change them.
+            (all.more, all.not_changed) = (false, Vec::new());
+            add(&mut all, &round);
+            // Further rounds would not change anything.
+            if !round.more || round.changed == 0 {
+                break;
             }
-            all.more |= is_more;
-            all.not_changed.append(&mut not_changed);
         }
         Ok(all)
     };

@@ -9,9 +9,9 @@ use bloom_api::bulk::{Filter, FilterText};
 use bloom_api::tasks::Task;
 use bloom_api::values::{Id, Int, LabelText};
 use bloom_core::Ms;
-use bloom_core::task::{Status, WaitingReason};
+use bloom_core::task::{Reason, Status, WaitingReason};
 use clap::Args;
-use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser as _};
 use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 
 #[derive(Args, Clone, Debug, Default, PartialEq)]
@@ -45,6 +45,9 @@ pub struct Filters {
     /// Only tasks created by keys of this team
     #[arg(long, value_name = "TEAM", value_parser = NonEmptyStringValueParser::new())]
     team: Option<String>,
+    /// Only tasks whose last failure was for this reason
+    #[arg(long, value_parser = PossibleValuesParser::new(Reason::ALL.iter().map(|reason| reason.as_str())).map(|word| Reason::parse(&word).expect("one of them")))]
+    reason: Option<Reason>,
     /// Only tasks that depend on this one directly: its id, or the beginning or the end of it
     #[arg(long, value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
     depends_on: Option<String>,
@@ -147,6 +150,7 @@ impl Filters {
             ("project", self.project.as_deref()),
             ("owner", self.owner.as_deref()),
             ("team", self.team.as_deref()),
+            ("reason", self.reason.map(Reason::as_str)),
             ("depends_on", self.depends_on.as_deref()),
         ];
         let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text?.to_owned())));
@@ -157,18 +161,20 @@ impl Filters {
         texts.chain(labels).chain(times).chain(asks).collect()
     }
 
-    /// The filters with this status as the body of a bulk call.
-    pub fn body(&self, status: Option<&str>) -> Filter {
+    /// The filters as the body of a bulk call.
+    pub fn body(&self) -> Filter {
+        let statuses: Vec<&str> = self.statuses().into_iter().flatten().collect();
         let text = |text: &Option<String>| FilterText(text.clone());
         let labels = self.labels.iter().cloned().map(|(name, value)| LabelText { name, value });
         Filter {
-            status: FilterText(status.map(str::to_owned)),
+            status: statuses.join(",").as_str().into(),
             agent_slug: text(&self.agent),
             context_id: text(&self.context),
             worker_id: text(&self.worker),
             project: text(&self.project),
             owner: text(&self.owner),
             team: text(&self.team),
+            reason: self.reason,
             depends_on: self.depends_on.as_deref().and_then(|id| id.parse().ok()).map(Id),
             labels: None,
             label: Some(labels.collect()),
@@ -189,6 +195,7 @@ impl Filters {
             && is(&self.project, task.project.as_deref())
             && is(&self.owner, task.owner.as_deref())
             && is(&self.team, task.team.as_deref())
+            && self.reason.is_none_or(|reason| task.last_failure().is_some_and(|failure| failure.reason == reason))
             && self.depends_on.as_ref().is_none_or(|id| task.depends_on.iter().any(|on| on.to_string() == *id))
             && self.labels.iter().all(|(name, value)| task.labels.get(name) == Some(value))
             && self.since.is_none_or(|since| task.created_at > since)
@@ -215,7 +222,7 @@ mod tests {
             [("status", "queued".into()), ("label", "a=1=2".into()), ("created_after", "5".into())]
         );
         let body = json!({ "status": "queued", "label": ["a=1=2"], "created_after": 5 });
-        assert_eq!(serde_json::to_value(filters().body(Some("queued"))).unwrap(), body);
+        assert_eq!(serde_json::to_value(filters().body()).unwrap(), body);
     }
 
     #[test]

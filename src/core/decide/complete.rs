@@ -12,7 +12,7 @@ use crate::rejection::Rejection;
 use crate::reply::{Completed, StoredResult};
 use crate::row_keys::RowKeys;
 use crate::run_result::RunResult;
-use crate::task::{Failure, LastLease, LeaseStatus, PastLease, Reason, Session, Status, TaskState};
+use crate::task::{Failure, LastLease, LeaseStatus, PastLease, Reason, Status, TaskState};
 use crate::working_set::{Halt, WorkingSet, need};
 
 impl Operation for Completion {
@@ -83,12 +83,14 @@ fn late(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: 
     // If no heartbeat had arrived, the expiry has already given the attempt back. It must not be given back twice.
     let keep_attempt = completion.keep_attempt && past.last_heartbeat > past.started_at;
     let worker = past.worker_id.clone();
-    let end = End::of(set, &task, completion, &worker, keep_attempt)?;
+    let end = match End::of(set, &task, completion, &worker, keep_attempt)? {
+        // Its dependents are cancelled, and whoever waited for it knows that it has failed: it must not run again by itself.
+        End::Failed(failure) | End::Retried(Retry { failure, .. }, _) if task.status == Status::Dead => End::Dead(failure),
+        end => end,
+    };
     let mut past = PastLease { status: LeaseStatus::Released, ended_at: set.now(), ..past };
     past.complete(completion);
     task.last_lease = Some(LastLease { id: past.id, worker_id: past.worker_id.clone(), status: LeaseStatus::Released });
-    // If the task goes from dead back to the queue, later tasks of its context have to wait for it again.
-    task.has_dependents |= task.session == Session::Context;
     let lease = past.id;
     set.loaded.past_leases.insert(past.id, Some(past.clone()));
     set.dirty.past_leases.retain(|record| record.id != past.id);
@@ -122,6 +124,8 @@ fn count_usage(set: &mut WorkingSet, mut task: TaskState, past: PastLease, compl
 enum End {
     Success,
     Failed(Failure),
+    /// It is dead already, and stays so.
+    Dead(Failure),
     Retried(Retry, Next),
 }
 
@@ -211,6 +215,11 @@ fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: &
             set.audit(Action::TaskCompleted, EntityType::Task, task.id, &actor, format!("the run failed: {}", failure.reason));
             task.failure = Some(failure);
             finish(set, &mut task, Status::Failed);
+        }
+        End::Dead(failure) => {
+            let detail = format!("the run failed: {}; the task stays dead", failure.reason);
+            set.audit(Action::TaskCompleted, EntityType::Task, task.id, &actor, detail);
+            task.failure = Some(failure);
         }
         End::Retried(cause, next) => {
             let reason = cause.failure.reason;

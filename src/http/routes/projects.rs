@@ -28,7 +28,7 @@ use bloom_core::command::Rejection;
 use bloom_core::op::{self, ClonedFor, NodeClone};
 use bloom_core::project::{self, CloneStatus};
 use bloom_core::run_result::RunResult;
-use bloom_core::task::{NOT_PUSHED, Reason, TaskState};
+use bloom_core::task::{NOT_FETCHED, Reason, TaskState};
 use bloom_core::worker::Worker;
 use bloom_membridge::{Call, Upstream};
 
@@ -219,12 +219,12 @@ fn bad_gateway(text: String) -> Error {
 }
 
 /// Records whether a worker has a clone of the project of a run that has ended. It has one if the agent reported a branch, and none if the
-/// first run there failed because of the repository. Each of these is recorded once, in the background; if that fails, the next run tries
-/// again.
+/// first run there could not fetch the repository. Each of these is recorded once, in the background; if that fails, the next run tries
+/// again. The project is shown to everybody, so no text about a single task may get there.
 pub(crate) fn note_clone_for_run(app: &AppState, caller: &Caller, task: &TaskState, result: &RunResult) {
     let outcome = match &task.failure {
         _ if result.branch.is_some() => Ok(None),
-        Some(failure) if failure.reason == Reason::Project && !failure.message.contains(NOT_PUSHED) => Err(failure.message.clone()),
+        Some(failure) if failure.reason == Reason::Project && failure.message.starts_with(NOT_FETCHED) => Err(failure.message.clone()),
         _ => return,
     };
     let (app, caller, task, node_id) = (app.clone(), caller.clone(), result.task_id, result.worker_id.clone());
@@ -233,9 +233,12 @@ pub(crate) fn note_clone_for_run(app: &AppState, caller: &Caller, task: &TaskSta
             let specs = app.engine.specs.by_id(&[task]).await?;
             let Some(project) = specs.first().and_then(|spec| spec.project.as_ref()).map(|project| project.id) else { return Ok(()) };
             let Some((_, nodes)) = app.store.project_with_nodes(project).await? else { return Ok(()) };
-            let recorded = nodes.iter().find(|node| node.node_id == node_id).map(|node| node.clone_status);
-            // A failure after a clone was made says nothing about the clone: it may be the network's.
-            if recorded == Some(CloneStatus::Cloned) || (outcome.is_err() && recorded == Some(CloneStatus::Failed)) {
+            let is_recorded = nodes.iter().filter(|node| node.node_id == node_id).any(|node| match &outcome {
+                Ok(_) => node.clone_status == CloneStatus::Cloned,
+                // A failure after a clone was made says nothing about the clone: it may be the network's.
+                Err(why) => node.clone_status == CloneStatus::Cloned || node.error_message.as_ref() == Some(why),
+            });
+            if is_recorded {
                 return Ok(());
             }
             let nodes = vec![NodeClone { node_id, outcome }];

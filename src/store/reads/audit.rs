@@ -83,8 +83,9 @@ impl AuditFilter {
         build.equal("request_id = ", self.request_id.as_deref());
         if self.is_of_people {
             build.fixed(&is_none_of("actor", &OF_THE_SERVER));
-            // A worker may end a task with its key, so the actor alone does not show that it was not a person.
-            build.fixed(&format!("(entity_type <> '{}' OR worker_id IS NULL)", EntityType::Task));
+            // A worker ends tasks and clones projects with its key, so the actor alone does not show that it was not a person.
+            let of_workers = [EntityType::Task, EntityType::Project].map(EntityType::as_str);
+            build.fixed(&format!("(worker_id IS NULL OR {})", is_none_of("entity_type", &of_workers)));
         }
         match index {
             Some("audit_action") => build.fixed(&is_none_of("action", &FREQUENT_ACTIONS)),

@@ -112,6 +112,8 @@ pub struct TaskFilter {
     pub team: Option<String>,
     /// The owner whose tasks the caller sees; `None`: all tasks.
     pub owner: Option<Owner>,
+    /// Only tasks whose last failure was for this reason.
+    pub reason: Option<Reason>,
     /// Only tasks that depend on this one directly.
     pub depends_on: Option<TaskId>,
     /// Only tasks that have each of these labels, with this value.
@@ -137,6 +139,7 @@ const ACTIVE: &str = "lease_id AS id, id AS task_id, worker_id, started_at, expi
     context_id, CAST(NULL AS BIGINT) AS ended_at, false AS completed, CAST(NULL AS TEXT) AS reason, CAST(NULL AS TEXT) AS message, CAST(NULL AS TEXT) AS model, CAST(NULL AS BIGINT) AS input_tokens, \
     CAST(NULL AS BIGINT) AS output_tokens, CAST(NULL AS DOUBLE PRECISION) AS cost_usd, \
     false AS cost_estimated";
+statement!(DEPENDENTS, |d| "SELECT DISTINCT task_id FROM task_deps WHERE dep_id {} ORDER BY task_id LIMIT $1", d.any(Type::Uuid, 2));
 statement!(PAST_LEASES_BY_ID, |d| "SELECT {PAST} FROM leases WHERE id {}", d.any(Type::Uuid, 1));
 statement!(
     TASKS,
@@ -236,6 +239,11 @@ impl Store {
     pub async fn upload_sizes(&self, key: &ApiKey, page: &Page) -> Result<Listing<(Uuid, i64)>, Error> {
         let args = page.args().text(&key.name).text(key.team.as_deref().unwrap_or_default());
         sized(&self.pool().fetch(&UPLOAD_SIZES, args).await?)
+    }
+
+    /// The tasks that depend on one of these directly, oldest first.
+    pub async fn dependents(&self, tasks: &[TaskId], limit: i64) -> Result<Vec<TaskId>, Error> {
+        all(&self.pool().fetch(&DEPENDENTS, Args::new().int(limit).uuids(tasks)).await?, |row| row.take())
     }
 
     /// The results with these artifacts, newest first.
@@ -342,6 +350,7 @@ impl TaskFilter {
         self.status.is_none_or(|status| status == state.status)
             && (self.worker_id.is_none() || self.worker_id.as_ref() == worker)
             && self.labels.iter().all(|(name, value)| labels.get(name) == Some(value))
+            && self.reason.is_none_or(|reason| state.failure.as_ref().is_some_and(|failure| failure.reason == reason))
             && (!self.asks || state.asks().is_some())
             && self.finished_after.is_none_or(|after| state.finished_at.is_some_and(|at| at > after))
     }
@@ -358,9 +367,11 @@ impl TaskFilter {
         // without this index.
         let is_few = few_of_spec || !self.labels.is_empty() || self.depends_on.is_some();
         let end_leads = self.finished_after.is_some() && self.ids.is_empty() && !is_few && self.worker_id.is_none();
+        // Most tasks have no failure.
+        let reason_leads = self.reason.is_some() && self.ids.is_empty() && !is_few && self.worker_id.is_none();
         let of_spec = few_of_spec || self.project.is_some() || (self.agent_slug.is_some() && !finished_of_agent);
-        let spec_leads =
-            few_of_spec || ((self.agent_slug.is_some() || self.project.is_some()) && self.worker_id.is_none() && !rare && !end_leads);
+        let spec_leads = few_of_spec
+            || ((self.agent_slug.is_some() || self.project.is_some()) && self.worker_id.is_none() && !rare && !end_leads && !reason_leads);
         let with_spec = wanted == Wanted::Sizes || of_spec;
         // SQLite executes a CROSS JOIN in the order in which it is written. PostgreSQL's planner chooses the order.
         let (mut from, id) = match (self.depends_on, self.labels.is_empty()) {
@@ -409,6 +420,7 @@ impl TaskFilter {
         }
         build.equal(if finished_of_agent { "s.agent_slug = " } else { "t.agent_slug = " }, self.agent_slug.as_deref());
         build.equal("s.worker_id = ", self.worker_id.as_deref());
+        build.equal("s.failure_reason = ", self.reason.map(Reason::as_str));
         build.equal("s.status = ", self.status.map(Status::as_str));
         let (before, after, order) = match start {
             Start::Newest { before } => (before, None, "DESC"),
@@ -428,11 +440,13 @@ impl TaskFilter {
         let args = args.int(limit);
         let limit = args.len();
         let sql = Sql::new(|d| {
-            let from = if end_leads {
-                from.replacen("task_state s", &format!("task_state s {}", d.by_index("task_state_finished")), 1)
-            } else {
-                from.clone()
+            let index = match (reason_leads, end_leads) {
+                (true, _) => Some("task_state_reason"),
+                (false, true) => Some("task_state_finished"),
+                (false, false) => None,
             };
+            let with_index = |index| from.replacen("task_state s", &format!("task_state s {}", d.by_index(index)), 1);
+            let from = index.map_or_else(|| from.clone(), with_index);
             let named = if self.ids.is_empty() { String::new() } else { format!(" AND {id} {}", d.any(Type::Uuid, limit + 1)) };
             format!("SELECT {wanted} FROM {from} WHERE true{text}{named} ORDER BY {id} {order} LIMIT ${limit}")
         });

@@ -36,7 +36,7 @@ use bloom_core::op;
 use bloom_core::origin::Origin;
 use bloom_core::project::{PushMode, TaskProject};
 use bloom_core::reply;
-use bloom_core::task::{LeaseStatus, Session, Status, TaskSpec, TaskState};
+use bloom_core::task::{LeaseStatus, Reason, Session, Status, TaskSpec, TaskState};
 use bloom_core::worker::Worker;
 use bloom_core::working_set::{Counts, Halt, WorkingSet};
 use bloom_database::{CountsAt, Error, LockWait, Maintenance, Position, Scope, Writer};

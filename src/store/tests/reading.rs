@@ -146,6 +146,7 @@ async fn lists_filter_and_page(database) {
     assert_eq!(list(TaskFilter { labels: vec![label("team", "red"), label("n", "2")], ..none() }, PAGE).await, [2]);
     assert_eq!(list(TaskFilter { created_after: Some(START + 10), created_before: Some(START + 40), ..none() }, PAGE).await, [3, 2]);
     assert_eq!(list(TaskFilter { ids: vec![ids[1], ids[4], TaskId::nil()], ..none() }, PAGE).await, [4, 1]);
+    assert_eq!(list(TaskFilter { reason: Some(Reason::Timeout), ..none() }, PAGE).await, [] as [usize; 0]);
     let everything = TaskFilter {
         ids: vec![ids[0], ids[3]],
         status: Some(Status::Leased),
@@ -156,6 +157,7 @@ async fn lists_filter_and_page(database) {
         key: None,
         team: None,
         owner: None,
+        reason: None,
         depends_on: None,
         labels: vec![label("team", "red")],
         created_after: Some(0),

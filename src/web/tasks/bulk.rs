@@ -18,8 +18,8 @@ struct Confirm<'a> {
     v: &'a Layout,
     action: &'static str,
     count: i64,
-    /// How many tasks were cancelled because these did not complete, and can be requeued with them.
-    dependents: i64,
+    /// How many tasks were cancelled because these did not complete, and can be requeued with them; empty if there are none.
+    dependents: String,
     /// When the tasks were counted. The form sends it back, because tasks that match only since then were not confirmed.
     as_of: Option<Ms>,
     /// The number of tasks, in words.
@@ -58,16 +58,9 @@ pub(crate) async fn change(Posted { visit, fields, .. }: Posted) -> Result<Respo
     }
     let named = named(visit.layout.now, &fields, &filter, &ids)?;
     if fields.get("confirmed") != Some("yes") {
-        let (mut count, mut dependents, mut more, mut as_of) = (0, 0, false, None);
-        for body in &named {
-            let found = call(&visit, action, &fields, body, (true, json!(as_of))).await?;
-            (count, more, as_of) = (count + found.matched, more || found.more, as_of.or(found.as_of));
-            if action == "requeue" {
-                let mut body = body.clone();
-                body["with_dependents"] = json!(true);
-                dependents += call(&visit, action, &fields, &body, (true, json!(as_of))).await?.matched - found.matched;
-            }
-        }
+        let found = call(&visit, action, &fields, &named, (true, Value::Null)).await?;
+        let (count, more, as_of) = (found.matched, found.more, found.as_of);
+        let dependents = if action == "requeue" { dependents(&visit, &fields, named, as_of).await } else { String::new() };
         let ids = if is_all(&fields) { Vec::new() } else { ids };
         let v = &visit.layout;
         let tasks = v.at.lang.count(count, ["task", "tasks"], ["завдання", "завдання", "завдань"]);
@@ -77,7 +70,7 @@ pub(crate) async fn change(Posted { visit, fields, .. }: Posted) -> Result<Respo
             v,
             action,
             count,
-            dependents: dependents.max(0),
+            dependents,
             as_of,
             tasks,
             filter: &filter,
@@ -90,19 +83,15 @@ pub(crate) async fn change(Posted { visit, fields, .. }: Posted) -> Result<Respo
     let as_of = fields.get("as_of").map(|text| text.parse::<Ms>().map_or_else(|_| json!(text), |at| json!(at)));
     let as_of = as_of.unwrap_or(Value::Null);
     let (mut changed, mut left, mut depends) = (0, 0, false);
-    for body in &named {
-        let mut left_now = 0;
-        for _ in 0..MOST_CALLS {
-            let answer = call(&visit, action, &fields, body, (false, as_of.clone())).await?;
-            changed += answer.changed;
-            // Tasks that an earlier call left unchanged are matched by this call again, so only the last count is used.
-            left_now = answer.matched - answer.changed;
-            depends |= answer.not_changed.iter().any(|task| task.reason == NotChangedReason::Dependency);
-            if !answer.more || answer.changed == 0 {
-                break;
-            }
+    for _ in 0..MOST_CALLS {
+        let answer = call(&visit, action, &fields, &named, (false, as_of.clone())).await?;
+        changed += answer.changed;
+        // Tasks that an earlier call left unchanged are matched by this call again, so only the last count is used.
+        left = answer.matched - answer.changed;
+        depends |= answer.not_changed.iter().any(|task| task.reason == NotChangedReason::Dependency);
+        if !answer.more || answer.changed == 0 {
+            break;
         }
-        left += left_now;
     }
     let depends = if depends && left > 0 { "&depends=1" } else { "" };
     Ok(see_other(&format!("{list}&done={changed}&matched={}{depends}", changed + left)))
@@ -112,13 +101,23 @@ fn is_all(fields: &Fields) -> bool {
     fields.get("which") == Some("all")
 }
 
-/// The selection of tasks for the bodies of the API calls. A filter needs one call for each status.
-fn named(now: Ms, fields: &Fields, filter: &Filter, ids: &[&str]) -> Result<Vec<Value>, Refused> {
+/// The number of tasks that were cancelled because the selected ones did not complete; empty if there are none, or if they can't be counted:
+/// the choice of the visitor does not depend on it.
+async fn dependents(visit: &Visit, fields: &Fields, mut named: Value, as_of: Option<Ms>) -> String {
+    named["with_dependents"] = json!(true);
+    match call(visit, "requeue", fields, &named, (true, json!(as_of))).await {
+        Ok(found) if found.dependents > 0 => format!("{}{}", found.dependents, if found.more { "+" } else { "" }),
+        _ => String::new(),
+    }
+}
+
+/// The selection of tasks for the body of an API call.
+fn named(now: Ms, fields: &Fields, filter: &Filter, ids: &[&str]) -> Result<Value, Refused> {
     if !is_all(fields) {
-        return Ok(vec![json!({ "ids": ids })]);
+        return Ok(json!({ "ids": ids }));
     }
     if filter.is_for_bulk() {
-        return Ok(filter.statuses().into_iter().map(|status| json!({ "filter": filter.body(status, now) })).collect());
+        return Ok(json!({ "filter": filter.body(now) }));
     }
     Err(Refused::new(
         400,

@@ -22,6 +22,10 @@ pub(crate) fn done(lang: Lang, word: &str) -> Option<&'static str> {
             "It is cancelled, or will be as soon as its worker has ended the run.",
             "Його скасовано або буде скасовано, щойно воркер закінчить запуск.",
         ),
+        "requeue-part" => lang.t(
+            "Some of the tasks are back in the queue, but not all of those that were cancelled: the quota of the key or another task is in their way. Do it again later.",
+            "Частину завдань повернено в чергу, але не всі скасовані: цьому заважає квота ключа або інше завдання. Повторіть це пізніше.",
+        ),
         "requeue" => lang.t("It is back in the queue.", "Його повернено в чергу."),
         "suspend" => lang.t(
             "It is suspended: no worker gets it until it is resumed.",

@@ -7,10 +7,10 @@ use crate::lang::Lang;
 use crate::refused::Refused;
 use crate::visit::Fields;
 use bloom_core::Ms;
-use bloom_core::task::Status;
+use bloom_core::task::{Reason, Status};
 
 /// The filters, by their names in addresses. `since` limits how long ago a task was created, and `finished_since` how long ago it ended.
-pub(crate) const NAMES: [&str; 14] = [
+pub(crate) const NAMES: [&str; 15] = [
     "status",
     "asks",
     "agent_slug",
@@ -19,6 +19,7 @@ pub(crate) const NAMES: [&str; 14] = [
     "project",
     "owner",
     "team",
+    "reason",
     "depends_on",
     "label",
     "since",
@@ -64,6 +65,8 @@ pub(crate) struct Filter {
     pub owner: String,
     /// The team of that key.
     pub team: String,
+    /// Why the tasks failed.
+    pub reason: String,
     /// The task on which the tasks depend.
     pub depends_on: String,
     pub labels: Vec<String>,
@@ -90,6 +93,7 @@ impl Filter {
             project: fields.text("project"),
             owner: fields.text("owner"),
             team: fields.text("team"),
+            reason: fields.word("reason", &Reason::ALL.iter().map(|reason| reason.as_str()).collect::<Vec<_>>())?,
             depends_on: fields.text("depends_on"),
             labels: fields.all("label").map(str::to_owned).collect(),
             since: fields.word("since", &TIMES.map(|(word, _)| word))?,
@@ -150,6 +154,7 @@ impl Filter {
             ("project", &self.project),
             ("owner", &self.owner),
             ("team", &self.team),
+            ("reason", &self.reason),
             ("depends_on", &self.depends_on),
             ("since", &self.since),
             ("finished_since", &self.finished_since),
@@ -180,10 +185,13 @@ impl Filter {
         query.finish()
     }
 
-    /// The filter in the body of a bulk call, for one of the statuses.
-    pub(crate) fn body(&self, status: Option<Status>, now: Ms) -> Value {
+    /// The filter in the body of a bulk call.
+    pub(crate) fn body(&self, now: Ms) -> Value {
         let mut body = Map::new();
-        body.extend(status.map(|status| ("status".into(), json!(status.as_str()))));
+        let statuses: Vec<&str> = self.statuses().into_iter().flatten().map(Status::as_str).collect();
+        if !statuses.is_empty() {
+            body.insert("status".into(), json!(statuses.join(",")));
+        }
         for (name, value) in self.given() {
             match name {
                 "status" | "label" | "since" | "finished_since" => {}
@@ -211,7 +219,7 @@ mod tests {
         let now = 86_400_005;
         assert_eq!(filter.query(status, now), "status=dead&label=a%3D1&label=b%3D2&created_after=82800005&finished_after=5");
         let body = json!({ "status": "dead", "label": ["a=1", "b=2"], "created_after": 82_800_005, "finished_after": 5 });
-        assert_eq!(filter.body(status, now), body);
+        assert_eq!(filter.body(now), body);
         assert!(filter.is_for_bulk() && !Filter::default().is_for_bulk());
         let with_text = Filter { text: "ÄB".into(), ..filter };
         assert!(!with_text.is_for_bulk() && with_text.query(None, 3_600_005).starts_with("search=%C3%84B&"));

@@ -24,7 +24,7 @@ pub(crate) async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: P
         Err(refused) => Err(refused),
     };
     match sent {
-        Ok(_) => Ok(see_other(&format!("/tasks/{id}?done=requeue"))),
+        Ok(done) => Ok(see_other(&format!("/tasks/{id}?done={done}"))),
         Err(refused) if matches!(refused.status, 400 | 409) => {
             let limits = [fields.text("timeout_sec"), fields.text("budget")];
             let not_taken = NotTaken { limits, ..NotTaken::new(&refused, &visit.layout.at) };
@@ -34,17 +34,18 @@ pub(crate) async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: P
     }
 }
 
-async fn requeue(visit: &Visit, id: Uuid, mut body: Value) -> Result<(), Refused> {
+/// Returns the word for what was done.
+async fn requeue(visit: &Visit, id: Uuid, mut body: Value) -> Result<&'static str, Refused> {
     if body.get("with_dependents").is_some() {
         body["ids"] = json!([id]);
         let result: BulkResult = visit.post("llm-tasks:requeue", &body).await?;
         if result.changed > 0 {
-            return Ok(());
+            return Ok(if result.changed < result.matched || result.more { "requeue-part" } else { "requeue" });
         }
         // The call for a single task says why the task can't be requeued.
         body = json!({ "policy": body["policy"] });
     }
-    visit.act(Method::POST, &format!("llm-tasks/{id}/requeue"), &body).await.map(drop)
+    visit.act(Method::POST, &format!("llm-tasks/{id}/requeue"), &body).await.map(|_| "requeue")
 }
 
 /// The body of a call that requeues, which also asks for the cancelled dependents if the box for that was checked.

@@ -36,15 +36,15 @@ fn the_audit_trail_is_filtered() {
         user.does(&["task", "cancel", &before.id]).ok();
         after.reaches("cancelled").await;
         assert_eq!(actions(&["--people", "--task", &after.id]), ["task_created"], "its cancellation is no decision of a person");
+        let at_once = crew.task().with("depends_on", json!([before.id])).create().await;
+        assert_eq!(actions(&["--task", &at_once.id]), ["task_cancelled", "task_created"]);
+        assert_eq!(actions(&["--people", "--task", &at_once.id]), ["task_created"], "nobody has cancelled it");
         let stopped = crew.task().create().await;
         let lease = stopped.lease_to(&worker).await;
         user.does(&["task", "cancel", &stopped.id]).ok();
         let ended = json!({ "lease_id": lease.id, "status": "error", "reason": "cancelled", "metrics": { "duration_ms": 1 } });
         stopped.complete(ended).await.ok();
-        assert_eq!(
-            actions(&["--task", &stopped.id]),
-            ["task_cancelled", "task_completed", "task_cancelled", "task_leased", "task_created"]
-        );
+        assert_eq!(actions(&["--task", &stopped.id]), ["task_cancelled", "task_cancelled", "task_leased", "task_created"]);
         assert_eq!(actions(&["--people", "--task", &stopped.id]), ["task_cancelled", "task_created"], "its end is no decision of a person");
         user.does(&["audit", "--action", "task_crated"]).complains(2);
         user.does(&["audit", "--since", "soonish"]).complains(2);

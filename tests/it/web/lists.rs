@@ -156,7 +156,7 @@ on_both! {
             ("/tasks?status=faild", "status: &#39;faild&#39; is unknown, so nothing was done. Known: queued, leased, "),
             ("/tasks?since=1d", "since: &#39;1d&#39; is unknown, so nothing was done. Known: 1h, 24h, 7d, 30d"),
             ("/leases?status=actve", "status: &#39;actve&#39; is unknown, so nothing was done. Known: active, "),
-            ("/leases?wroker_id=a", "Known: status, outcome, worker_id, task_id, cursor"),
+            ("/leases?wroker_id=a", "Known: status, outcome, reason, worker_id, since, task_id, cursor"),
             ("/audit?action=task_dead,nonsense", "action: &#39;nonsense&#39; is unknown"),
             ("/audit?actoin=task_dead", "Known: action, actor, "),
             ("/artifacts?task=1", "Known: task_id, kind, cursor"),

@@ -83,13 +83,13 @@ on_both! {
             (task.lease_to(&worker).await, task.id)
         };
         let (lease, id) = run().await;
-        lease.complete("error", json!({ "error_message": "Repository <b> not found", "reason": "project" })).await.ok();
+        lease.complete("error", json!({ "error_message": "the project's repository can't be fetched: <b> not found", "reason": "project" })).await.ok();
         let failed = browser.ok(&page).await;
-        failed.has("The newest run failed:</strong> <span lang=\"en\">Repository &#60;b&#62; not found</span>");
+        failed.has("The newest run failed:</strong> <span lang=\"en\">the project&#39;s repository can&#39;t be fetched: &#60;b&#62; not found</span>");
         failed.has(&format!("href=\"/tasks/{id}\""));
         failed.has_not("Nothing needs to be done");
         failed.has("<span class=\"badge s-failed\">failed</span>");
-        browser.ok("/projects").await.has(&format!("<span lang=\"en\">Repository &#60;b&#62; not found</span> <a href=\"/tasks/{id}\">Its task</a>"));
+        browser.ok("/projects").await.has(&format!("<span lang=\"en\">the project&#39;s repository can&#39;t be fetched: &#60;b&#62; not found</span> <a href=\"/tasks/{id}\">Its task</a>"));
         // Another failure says nothing about the clone, and a success that it is there.
         run().await.0.complete("error", json!({ "error_message": "no", "reason": "auth" })).await.ok();
         browser.ok(&page).await.has("The newest run failed:");

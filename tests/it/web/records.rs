@@ -29,7 +29,7 @@ on_both! {
         stopped.cancel().await.ok();
         run.complete("error", json!({ "error_message": "cancelled on request", "reason": "cancelled" })).await.ok();
         browser.ok(&of_task).await.has_not(&stopped.id);
-        for (outcome, shown, hidden) in [("success", &task, &stopped), ("error", &stopped, &task)] {
+        for (outcome, shown, hidden) in [("success", &task, &stopped), ("interrupted", &stopped, &task)] {
             let listed = browser.ok(&format!("/leases?outcome={outcome}&worker_id={}", worker.name)).await;
             listed.has(&shown.id);
             listed.has_not(&hidden.id);

@@ -1,6 +1,6 @@
 //! Bulk calls: cancel or requeue many tasks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use axum::extract::State;
 
@@ -68,8 +68,9 @@ const MAX_COUNTED: usize = 100_000;
 /// How many tasks that must wait for others a call tries before it gives up.
 const MAX_TRIED: usize = 10 * MAX_BATCH;
 
-/// How many tasks a call changes because they depend on those that it names.
+/// How many tasks a call changes because they depend on those that it names, and how many it looks at to find them.
 const MAX_DEPENDENTS: usize = 10 * MAX_BATCH;
+const MAX_WALKED: usize = 100 * MAX_BATCH;
 
 /// The most unchanged tasks that the answer names.
 const MAX_NOT_CHANGED: usize = 20;
@@ -89,51 +90,55 @@ struct Change<'a> {
 
 /// Changes the tasks. Only tasks that the call would change count, so a client that repeats the call while `more` is true comes to an end.
 async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, op: impl Fn(TaskId) -> Op) -> HandlerResult {
-    // The dependents of each task are looked up by a query of their own.
-    let limit = if bulk.dry_run && !change.with_dependents { MAX_COUNTED } else { MAX_BATCH };
+    let limit = if bulk.dry_run { MAX_COUNTED } else { MAX_BATCH };
     let change = Change { as_of: bulk.as_of, ..change };
     // Taken before the tasks are read, so that the count includes everything that existed at this time.
     let as_of = bulk.dry_run.then(|| bulk.as_of.unwrap_or_else(|| app.engine.clock.now()));
     let filter = match &bulk.named {
         Named::Ids(_) => None,
         Named::Filter(filter) => match filter_of_body(filter) {
-            Some(filter) => {
+            Some((filter, statuses)) => {
                 let end = bulk.as_of.map(|at| at.saturating_add(1));
                 let created_before = [filter.created_before, end].into_iter().flatten().min();
                 let filter = ownership::filter(app, caller, TaskFilter { created_before, ..filter }).await?;
+                let is_meant = |status: &&Status| statuses.is_empty() || statuses.contains(status);
                 with_asking(app, filter)
+                    .map(|filter| Wanted { filter, statuses: change.statuses.iter().filter(is_meant).copied().collect() })
             }
             None => None,
         },
     };
-    // Tasks that are named by their ids may be queued again already.
-    let mut roots = Vec::new();
-    let (tasks, mut next) = match (bulk.named, &filter) {
+    let (tasks, roots, mut next) = match (bulk.named, &filter) {
         (Named::Ids(ids), _) => {
-            roots = ownership::tasks(app, caller, ids).await?;
-            (ids_of(&changeable(app, caller, &roots, change).await?), None)
+            let named = app.store.task_states(&ownership::tasks(app, caller, ids).await?).await?;
+            // A task that is in the queue again, or has run since, may have dependents that were cancelled before.
+            let others = named.iter().filter(|task| !change.statuses.contains(&task.status)).map(|task| task.id).collect();
+            (ids_of(&changeable(app, caller, named, change).await?), others, None)
         }
-        (Named::Filter(_), Some(filter)) => named_by(app, caller, filter, change, limit, Position::default()).await?,
-        (Named::Filter(_), None) => (Vec::new(), None),
+        (Named::Filter(_), Some(wanted)) => {
+            let (tasks, next) = named_by(app, caller, wanted, change, limit, Position::default()).await?;
+            (tasks, Vec::new(), next)
+        }
+        (Named::Filter(_), None) => (Vec::new(), Vec::new(), None),
     };
-    roots.extend(&tasks);
-    let tasks = with_dependents(app, caller, tasks, roots, change).await?;
-    let mut matched = tasks.len();
+    let mut all = with_dependents(app, caller, tasks, roots, change, bulk.dry_run).await?;
+    let (mut matched, dependents) = (all.tasks.len(), all.dependents as i64);
     if bulk.dry_run {
-        return ok(&BulkResult { matched: matched as i64, changed: 0, more: next.is_some(), as_of, not_changed: Vec::new() });
+        let more = next.is_some() || all.is_cut;
+        return ok(&BulkResult { matched: matched as i64, dependents, changed: 0, more, as_of, not_changed: Vec::new() });
     }
     let mut not_changed = Vec::new();
-    let mut changed = change_all(app, caller, tasks, &op, &mut not_changed).await?;
+    let mut changed = change_all(app, caller, all.tasks, &op, &mut not_changed).await?;
     // Tasks that must wait for others must not hide the tasks after them.
     while changed == 0
         && change.goes_on
         && matched < MAX_TRIED
-        && let (Some(from), Some(filter)) = (next, &filter)
+        && let (Some(from), Some(wanted)) = (next, &filter)
     {
-        let (tasks, behind) = named_by(app, caller, filter, change, limit, from).await?;
-        let tasks = with_dependents(app, caller, tasks.clone(), tasks, change).await?;
-        (matched, next) = (matched + tasks.len(), behind);
-        changed = change_all(app, caller, tasks, &op, &mut not_changed).await?;
+        let (tasks, behind) = named_by(app, caller, wanted, change, limit, from).await?;
+        all = with_dependents(app, caller, tasks, Vec::new(), change, false).await?;
+        (matched, next) = (matched + all.tasks.len(), behind);
+        changed = change_all(app, caller, all.tasks, &op, &mut not_changed).await?;
     }
     if changed == 0
         && let Some((_, full)) = not_changed.iter().find(|(_, rejection)| rejection.is_of_quota())
@@ -141,12 +146,19 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, 
         return Err(full.clone().into());
     }
     // If every task that was found must wait for something, another call would find the same tasks.
-    let more = next.is_some() && (changed > 0 || not_changed.is_empty());
+    let more = (next.is_some() || all.is_cut) && (changed > 0 || not_changed.is_empty());
     let not_changed = not_changed.iter().take(MAX_NOT_CHANGED).map(|(id, why)| {
         let reason = if why.is_of_quota() { NotChangedReason::Quota } else { NotChangedReason::Dependency };
         NotChanged { id: *id, reason: reason.into(), message: why.to_string() }
     });
-    ok(&BulkResult { matched: matched as i64, changed, more, as_of: None, not_changed: not_changed.collect() })
+    ok(&BulkResult { matched: matched as i64, dependents, changed, more, as_of: None, not_changed: not_changed.collect() })
+}
+
+/// The tasks that a filter names.
+struct Wanted {
+    filter: TaskFilter,
+    /// Those of the statuses that the call changes of which the tasks are meant.
+    statuses: Vec<Status>,
 }
 
 /// Applies the operation to these tasks. Returns how many it changed, and adds those that must wait for something to `not_changed`.
@@ -181,12 +193,11 @@ async fn change_all(
 }
 
 /// Those of the tasks that the call would change, oldest first. A running task with a requested cancel is not changed again.
-async fn changeable(app: &AppState, caller: &Caller, ids: &[TaskId], change: Change<'_>) -> Result<Vec<TaskState>, Error> {
+async fn changeable(app: &AppState, caller: &Caller, mut states: Vec<TaskState>, change: Change<'_>) -> Result<Vec<TaskState>, Error> {
     let is_counted = |task: &TaskState| change.as_of.zip(task.finished_at).is_none_or(|(as_of, ended)| ended <= as_of);
     let fits = |task: &TaskState| {
         change.statuses.contains(&task.status) && !(task.status.is_active() && task.cancel_requested) && is_counted(task)
     };
-    let mut states = app.store.task_states(ids).await?;
     states.retain(fits);
     if change.goes_on {
         let shared = ownership::shared(app, caller, states.iter().map(|task| task.context_id.clone()).collect()).await?;
@@ -201,46 +212,78 @@ fn ids_of(tasks: &[TaskState]) -> Vec<TaskId> {
     tasks.iter().map(|task| task.id).collect()
 }
 
-/// Adds the tasks that were cancelled because one of `open` did not complete, and those that were cancelled because of them in turn.
-///
-/// # Errors
-/// There are more than [`MAX_DEPENDENTS`].
+/// The tasks that a call changes.
+struct All {
+    /// Oldest first.
+    tasks: Vec<TaskId>,
+    /// How many of them only depend on the others.
+    dependents: usize,
+    /// There are more than one call looks at.
+    is_cut: bool,
+}
+
+/// Adds the tasks that were cancelled because one of these did not complete, and those that were cancelled because of them in turn. `roots`
+/// are further tasks whose dependents are added, although the call does not change them. If there are too many, the call changes only the
+/// first of the tasks, so that it can change each together with its dependents.
 async fn with_dependents(
     app: &AppState,
     caller: &Caller,
-    tasks: Vec<TaskId>,
-    mut open: Vec<TaskId>,
+    mut tasks: Vec<TaskId>,
+    roots: Vec<TaskId>,
     change: Change<'_>,
-) -> Result<Vec<TaskId>, Error> {
+    dry_run: bool,
+) -> Result<All, Error> {
     if !change.with_dependents {
-        return Ok(tasks);
+        return Ok(All { tasks, dependents: 0, is_cut: false });
     }
-    let named = tasks.len();
-    let mut all: BTreeSet<TaskId> = tasks.into_iter().collect();
-    while let Some(task) = open.pop() {
-        let filter = TaskFilter { depends_on: Some(task), status: Some(Status::Cancelled), ..TaskFilter::default() };
-        let filter = ownership::filter(app, caller, filter).await?;
-        let mut last = None;
-        loop {
-            let page = app.store.oldest_task_ids(&filter, last, MAX_BATCH as i64).await?;
-            for dependent in changeable(app, caller, &page, change).await? {
-                let is_for_another = dependent.failure.as_ref().is_some_and(|failure| failure.reason == Reason::DependencyFailed);
-                if is_for_another && all.insert(dependent.id) && dependent.has_dependents {
-                    open.push(dependent.id);
+    let limit = if dry_run { MAX_WALKED } else { MAX_DEPENDENTS };
+    let mut is_short = false;
+    loop {
+        let (found, is_cut) = dependents(app, caller, tasks.iter().chain(&roots).copied().collect(), limit, change).await?;
+        if is_cut && !dry_run && tasks.len() > 1 {
+            tasks.truncate(tasks.len() / 2);
+            is_short = true;
+            continue;
+        }
+        let named = tasks.len();
+        let all: BTreeSet<TaskId> = tasks.into_iter().chain(found).collect();
+        return Ok(All { dependents: all.len() - named, tasks: all.into_iter().collect(), is_cut: is_cut || is_short });
+    }
+}
+
+/// The tasks that were cancelled because one of the tasks did not complete, and those that were cancelled because of them in turn, and
+/// whether there are more than the limit. A dependent that is queued again, or has run since, leads to those that are still cancelled; one
+/// that a person has cancelled does not, because its own dependents can't run.
+async fn dependents(
+    app: &AppState,
+    caller: &Caller,
+    mut open: Vec<TaskId>,
+    limit: usize,
+    change: Change<'_>,
+) -> Result<(Vec<TaskId>, bool), Error> {
+    let mut seen: HashSet<TaskId> = open.iter().copied().collect();
+    let mut found = Vec::new();
+    while !open.is_empty() {
+        let mut next = Vec::new();
+        for tasks in open.chunks(MAX_BATCH) {
+            let mut dependents = app.store.dependents(tasks, MAX_WALKED as i64).await?;
+            dependents.retain(|task| seen.insert(*task));
+            for some in dependents.chunks(MAX_BATCH) {
+                let states = app.store.task_states(&ownership::tasks(app, caller, some.to_vec()).await?).await?;
+                next.extend(states.iter().filter(|task| !change.statuses.contains(&task.status)).map(|task| task.id));
+                let mut cancelled = changeable(app, caller, states, change).await?;
+                cancelled.retain(|task| task.failure.as_ref().is_some_and(|failure| failure.reason == Reason::DependencyFailed));
+                next.extend(ids_of(&cancelled));
+                found.extend(ids_of(&cancelled));
+                if found.len() > limit || seen.len() > MAX_WALKED {
+                    found.truncate(limit);
+                    return Ok((found, true));
                 }
             }
-            if all.len() - named > MAX_DEPENDENTS {
-                let text = "More than 10000 tasks were cancelled because these did not complete: requeue these alone, and then the others \
-                    by a filter with depends_on";
-                return Err(Error::field("with_dependents", text));
-            }
-            last = page.last().copied().filter(|_| page.len() == MAX_BATCH);
-            if last.is_none() {
-                break;
-            }
         }
+        open = next;
     }
-    Ok(all.into_iter().collect())
+    Ok((found, false))
 }
 
 /// Where a call continues in the results of its filter: at a status of the change, after a task.
@@ -254,22 +297,21 @@ struct Position {
 async fn named_by(
     app: &AppState,
     caller: &Caller,
-    filter: &TaskFilter,
+    wanted: &Wanted,
     change: Change<'_>,
     limit: usize,
     mut at: Position,
 ) -> Result<(Vec<TaskId>, Option<Position>), Error> {
     let mut tasks = Vec::new();
-    while let Some(status) = change.statuses.get(at.status) {
-        let is_meant = filter.status.is_none_or(|wanted| wanted == *status);
-        let filter = TaskFilter { status: Some(*status), ..filter.clone() };
+    while let Some(status) = wanted.statuses.get(at.status) {
+        let filter = TaskFilter { status: Some(*status), ..wanted.filter.clone() };
         let page = match change.goes_on {
-            _ if !is_meant => Vec::new(),
             // A task is older than the tasks that depend on it.
             true => app.store.oldest_task_ids(&filter, at.last, MAX_BATCH as i64).await?,
             false => app.store.task_ids(&filter, &Page { limit: MAX_BATCH as i64, before: at.last }).await?,
         };
-        let found = ids_of(&changeable(app, caller, &page, Change { statuses: &[*status], ..change }).await?);
+        let states = app.store.task_states(&page).await?;
+        let found = ids_of(&changeable(app, caller, states, Change { statuses: &[*status], ..change }).await?);
         let room = limit - tasks.len();
         tasks.extend(found.iter().take(room));
         // One task above the limit shows that there are more.

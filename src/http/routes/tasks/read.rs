@@ -23,7 +23,7 @@ use bloom_api::lists::{PageParams, Params, StatusParam, TaskParams};
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::Task;
 use bloom_core::ids::TaskId;
-use bloom_core::task::Status;
+use bloom_core::task::{Reason, Status};
 use bloom_store::{Listing, Page, TaskFilter};
 
 /// How many tasks `runs` shows.
@@ -86,6 +86,7 @@ fn filter_of_params(params: &Params) -> Result<Option<TaskFilter>, Error> {
         key: params.text("owner")?,
         team: params.text("team")?,
         owner: None,
+        reason: params.word("reason", Reason::ALL)?,
         depends_on: params.id("depends_on")?,
         labels: params.labels()?.into_iter().map(|label| (label.name, label.value)).collect(),
         created_after: params.moment("created_after")?,
@@ -105,8 +106,9 @@ fn id_part(params: &Params, filter: &TaskFilter) -> Result<Option<IdPart>, Error
     IdPart::parse(text).map(Some).map_err(|wrong| Error::field("id", wrong))
 }
 
-/// The same filter, from a body.
-pub(crate) fn filter_of_body(filter: &Filter) -> Option<TaskFilter> {
+/// The same filter, from a body, with the statuses of which it is; none means any. `None` if it names only unknown statuses, which no task
+/// has.
+pub(crate) fn filter_of_body(filter: &Filter) -> Option<(TaskFilter, Vec<Status>)> {
     let [created_after, created_before, finished_after] = filter.times();
     let read = TaskFilter {
         ids: Vec::new(),
@@ -118,6 +120,7 @@ pub(crate) fn filter_of_body(filter: &Filter) -> Option<TaskFilter> {
         key: filter.owner.0.clone(),
         team: filter.team.0.clone(),
         owner: None,
+        reason: filter.reason,
         depends_on: filter.depends_on.as_ref().map(|id| id.0),
         labels: filter.pairs().collect(),
         created_after,
@@ -125,7 +128,8 @@ pub(crate) fn filter_of_body(filter: &Filter) -> Option<TaskFilter> {
         finished_after,
         asks: filter.asks,
     };
-    with_status(read, filter.status.0.as_deref())
+    let statuses: Vec<Status> = filter.status.0.iter().flat_map(|words| words.split(',')).filter_map(Status::parse).collect();
+    (filter.status.0.is_none() || !statuses.is_empty()).then_some((read, statuses))
 }
 
 /// If the filter is about tasks with an open question, limits it to their ids. `None` if there are no such tasks.

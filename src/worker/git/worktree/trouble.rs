@@ -2,7 +2,7 @@
 
 use std::io;
 
-use bloom_core::task::{NOT_PUSHED, Reason};
+use bloom_core::task::{NOT_FETCHED, NOT_PUSHED, Reason};
 
 use crate::machine::reserve::is_of_disk;
 
@@ -61,7 +61,7 @@ impl Trouble {
     pub(crate) fn of_fetch(why: &str) -> Self {
         // Git's text for a protocol that the agent does not allow.
         let advice = if why.contains("not allowed") { "; --git-protocols of the agent says which protocols it may use" } else { "" };
-        match Self::of_git("the project's repository can't be fetched", &[&without_urls(why), advice].concat()) {
+        match Self::of_git(NOT_FETCHED, &[&without_urls(why), advice].concat()) {
             Self::Failed(text) => Self::Repository(text),
             other => other,
         }
