@@ -287,7 +287,8 @@ impl Agent {
             tracing::info!(
                 runs = self.lock().len(),
                 grace_s = self.settings.grace.as_secs(),
-                "stopping: no new tasks, and waiting for the runs; a second signal ends the agent at once, and its runs only when their leases end"
+                "stopping: no new tasks, and waiting for the runs to end; a second signal ends the agent at once: the runs go on, and it continues with them \
+                 if it is started again before their leases end"
             );
             self.draining.store(true, Ordering::Relaxed);
             self.state_changed.notify_waiters();

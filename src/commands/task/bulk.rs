@@ -174,7 +174,13 @@ async fn change(action: BulkAction, args: Changed, extra: Extra, server: &Server
                     let task: Task = read(&answer)?;
                     let is_stopping = task.cancel_requested && task.status != Status::Cancelled;
                     let status = task.status.to_string();
-                    let state = if is_stopping { "still running; its worker was told to stop" } else { &status };
+                    let state = match task.status {
+                        _ if is_stopping => "still running; its worker was told to stop".to_owned(),
+                        Word::Known(Status::Queued) if task.suspend => {
+                            format!("queued, but suspended: it waits for bloom-runtime task resume {id}")
+                        }
+                        _ => status,
+                    };
                     term::info(&format!("task {id}: {state}"));
                     Ok(())
                 }

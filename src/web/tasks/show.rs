@@ -34,7 +34,7 @@ use bloom_core::Ms;
 use bloom_core::audit::Action;
 use bloom_core::limits::GIVE_BACKS;
 use bloom_core::project::PushMode;
-use bloom_core::task::{Reason, Status, WaitingReason};
+use bloom_core::task::{Outcome, Reason, Status, WaitingReason};
 
 /// The page shows only the beginning of longer texts. They have pages of their own.
 const TEXT_CHARS: usize = 6_000;
@@ -198,6 +198,7 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
     let is = |statuses: &[Status]| matches!(&task.status, Word::Known(known) if statuses.contains(known));
     let may = May::of(&task, &visit.layout);
     let runs = is(&[Status::Leased, Status::Running]);
+    let is_over = !runs && !is(&[Status::Queued]);
     let asks = question.as_ref().is_some_and(|question| question.answer.is_none());
     let has_seen_outage = attempts.iter().flatten().skip(1).any(|attempt| attempt.is_of_provider);
     let advice = if has_seen_outage { advice::after_outage(lang, &task) } else { advice::of(lang, &task) };
@@ -224,7 +225,8 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
             is_completed: is(&[Status::Completed]),
             took: task.started_at.zip(task.finished_at).map(|(began, ended)| duration(lang, ended - began)).unwrap_or_default(),
             spent: task.usage.filter(|usage| usage.cost_usd > 0.0).map(|usage| dollars(lang, usage.cost_usd)).unwrap_or_default(),
-            answer: result.as_ref().map(|result| {
+            // While the task goes on, the failure of an earlier attempt is shown with that attempt.
+            answer: result.as_ref().filter(|result| is_over || result.status != Outcome::Error).map(|result| {
                 let told = task.failure.as_ref().map(|failure| &*failure.message).unwrap_or_default();
                 Answer::of(result, told, visit.query().get("answer") == Some(RAW))
             }),

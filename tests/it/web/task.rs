@@ -209,6 +209,7 @@ on_both! {
         lease.complete("error", more).await.ok();
         let lease = task.lease_to(&worker).await;
         let running = browser.ok(&format!("/tasks/{}", task.id)).await;
+        running.has_not("<h2>Result</h2>");
         running.has("<span class=\"badge s-active\">under way</span>");
         running.has("<span>$0.2500 so far</span>");
         lease.complete("success", json!({ "output": "done" })).await.ok();

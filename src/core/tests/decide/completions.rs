@@ -130,7 +130,8 @@ fn an_error() {
             | waits in its context | waits for its key | requeued after death
         failed 1/3 agent_error; lease released with result; task_completed by w1 <- leased by a call | leased by a claim | leased by a push
             | running by a call | running by a claim | running by a push | queued after an expiry
-        failed 1/1 agent_error; lease released with result; task_completed by w1 <- on its last attempt | dead by an expiry
+        failed 1/1 agent_error; lease released with result; task_completed by w1 <- on its last attempt
+        dead 1/1 agent_error; lease released with result; task_completed by w1 <- dead by an expiry
         cancelled 1/3 cancel cancelled; lease released with result; task_cancelled by w1 <- leased, cancel requested
         cancelled 1/1 cancel cancelled; lease released with result; task_cancelled by w1 <- running, cancel requested
         told before; unchanged <- waits after a failure | dead after a failure | completed | failed
@@ -147,7 +148,8 @@ fn an_error_that_may_be_tried_again() {
             | waits in its context | waits for its key | requeued after death
         queued 1/3 parked not_before agent_error; lease released with result; task_retried by w1 <- leased by a call
             | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | queued after an expiry
-        dead 1/1 agent_error; lease released with result; task_dead by w1 <- on its last attempt | dead by an expiry
+        dead 1/1 agent_error; lease released with result; task_dead by w1 <- on its last attempt
+        dead 1/1 agent_error; lease released with result; task_completed by w1 <- dead by an expiry
         cancelled 1/3 cancel cancelled; lease released with result; task_cancelled by w1 <- leased, cancel requested
         cancelled 1/1 cancel cancelled; lease released with result; task_cancelled by w1 <- running, cancel requested
         told before; unchanged <- waits after a failure | dead after a failure | completed | failed
@@ -165,7 +167,7 @@ fn an_error_that_is_no_attempt() {
         queued 0/3 1 back parked reserved agent_error; lease released with result; task_retried by w1 <- leased by a call
             | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | queued after an expiry
         queued 0/1 1 back parked reserved agent_error; lease released with result; task_retried by w1 <- on its last attempt
-            | dead by an expiry
+        dead 1/1 agent_error; lease released with result; task_completed by w1 <- dead by an expiry
         cancelled 0/3 1 back cancel cancelled; lease released with result; task_cancelled by w1 <- leased, cancel requested
         cancelled 0/1 1 back cancel cancelled; lease released with result; task_cancelled by w1 <- running, cancel requested
         told before; unchanged <- waits after a failure | dead after a failure | completed | failed
