@@ -21,6 +21,7 @@ mod ids;
 mod interrupt;
 mod key;
 mod key_file;
+mod key_quota;
 mod known_agents;
 pub mod kubectl;
 mod local_repository;

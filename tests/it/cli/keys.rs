@@ -243,20 +243,30 @@ fn a_quota_is_given_shown_and_changed() {
         assert_eq!((&whole["scope"], &whole["key"]["name"], &whole["open"]), (&json!("submit"), &json!("web"), &json!(false)));
         assert!(user.does(&["key", "whoami"]).ok().contains("the scope admin in the server's settings"));
         let changed = user.does(&["key", "quota", "web", "--max-open-tasks", "1"]).ends(0);
-        let removed = "No limit any more, because the new quota replaces the one that it had: max_tasks_per_minute, max_stored_bytes";
-        assert!(changed.err.contains(removed), "{}", changed.err);
-        let changed = changed.out;
-        assert!(changed.contains("1/1 open\n") || changed.contains("1/1 open "), "{changed}");
+        let now = "1/1 open, 9 a minute, 0.0/1 MiB";
+        assert!(changed.err.contains(&format!("The quota of web now: {now}")) && changed.out.contains(now), "{changed:?}");
         let said = own.does(&["task", "submit", "--agent", "nobody", "two"]).complains(1);
         assert!(said.contains("The quota of this key is 1 open tasks, and 1 are open"), "{said}");
+        let one_less = user.does(&["key", "quota", "web", "--max-tasks-per-minute", "none", "-o", "json"]).json();
+        let limit = |name: &str| one_less["quota"][name].clone();
+        assert_eq!(
+            (limit("max_open_tasks"), limit("max_tasks_per_minute"), limit("max_stored_bytes")),
+            (json!(1), json!(null), json!(1 << 20))
+        );
+        let last = user.does(&["key", "quota", "web", "--max-open-tasks", "none", "--max-stored-mib", "none"]).ends(0);
+        assert!(last.err.contains("The quota of web now: no limits"), "{last:?}");
+        user.does(&["key", "quota", "web", "--max-open-tasks", "3"]).ok();
         let free = user.does(&["key", "quota", "web", "--none", "-o", "json"]).json();
         assert_eq!(free["quota"], json!(null));
         own.does(&["task", "submit", "--agent", "nobody", "two"]).ok();
 
         user.does(&["key", "quota", "web"]).complains(2);
+        assert!(user.does(&["key", "quota", "web", "--max-open-tasks", "0"]).complains(2).contains("or none"));
         user.does(&["key", "quota", "web", "--none", "--max-open-tasks", "1"]).complains(2);
         let said = user.does(&["key", "create", "r", "--scope", "read", "--max-open-tasks", "1"]).complains(2);
         assert!(said.contains("--max-open-tasks") && said.contains("'submit'"), "{said}");
         user.does(&["key", "quota", "nobody", "--none"]).complains(1);
+        let said = user.does(&["key", "quota", "wbe", "--max-open-tasks", "1"]).complains(1);
+        assert!(said.contains("did you mean web?"), "{said}");
     });
 }
