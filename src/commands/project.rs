@@ -214,12 +214,22 @@ pub(crate) async fn run(command: ProjectCommand, server: &Server, shown: Shown) 
                     None => term::info(&format!("{}: cloned", one.node_id)),
                 }
             }
+            // A server says the same if all listening workers have the project and if there are none.
+            let listens = told.message.is_none() || a_worker_listens(server).await;
             print(&answer, shown, |answer| {
                 let nothing =
                     |message: &str| format!("{message}, as far as they listen for pushes. Others fetch it when they run its tasks.");
-                answer["message"].as_str().map_or_else(|| format!("{project}: {}", told.status), nothing)
+                match answer["message"].as_str() {
+                    Some(_) if !listens => "No worker listens for pushes. Workers fetch it when they run its tasks.".to_owned(),
+                    Some(message) => nothing(message),
+                    None => format!("{project}: {}", told.status),
+                }
             })?;
-            if failed > 0 { Err(format!("{failed} workers could not clone {project}").into()) } else { Ok(()) }
+            match failed {
+                0 => Ok(()),
+                1 => Err(format!("1 worker could not clone {project}").into()),
+                _ => Err(format!("{failed} workers could not clone {project}").into()),
+            }
         }
         ProjectCommand::Rm { yes, projects } => {
             // The user is asked for confirmation only if all projects exist.
@@ -241,6 +251,12 @@ pub(crate) async fn run(command: ProjectCommand, server: &Server, shown: Shown) 
             Ok(())
         }
     }
+}
+
+/// Whether a worker may be ordered to clone; also if the workers can't be listed.
+async fn a_worker_listens(server: &Server) -> bool {
+    let listed = server.list("api/runtime/workers", &[], MAX_SEARCHED).await;
+    listed.map_or(true, |(workers, more)| more || workers.iter().any(|worker| worker["url"].as_str().is_some_and(|url| !url.is_empty())))
 }
 
 /// What git prints in the directory. `None`: it fails, or a URL was given.

@@ -144,6 +144,34 @@ fn usage_of_a_creator_is_found_by_the_name_of_the_key() {
 }
 
 #[test]
+fn a_member_key_is_shown_a_worker_without_its_leases() {
+    let server = keyed(Database::Sqlite);
+    run(async {
+        let user = User::at(&server).with("BLOOM_KEY", ADMIN);
+        let ann = user.does(&["key", "create", "ann", "--scope", "member", "--team", "web"]).ok();
+        let admin = server.with_key(ADMIN);
+        let worker = admin.crew().worker().register().await;
+        let said = User::at(&server).with("BLOOM_KEY", ann.trim_end()).does(&["worker", "describe", &worker.name]).ok();
+        for part in [&worker.name, "online", "Last leases: not open to this key", "History: not open to this key"] {
+            assert!(said.contains(part), "{part}:\n{said}");
+        }
+    });
+}
+
+#[test]
+fn a_misspelt_actor_of_the_audit_trail_is_told() {
+    let server = keyed(Database::Sqlite);
+    run(async {
+        let user = User::at(&server).with("BLOOM_KEY", ADMIN);
+        user.does(&["key", "create", "alice", "--scope", "submit"]).ok();
+        let said = user.does(&["audit", "--actor", "key:alicee"]).ends(0).err;
+        assert!(said.contains("No key has the name alicee now (did you mean alice?)"), "{said}");
+        let said = user.does(&["usage", "--by", "persn"]).complains(2);
+        assert!(said.contains("person") && said.contains("(did you mean person?)"), "{said}");
+    });
+}
+
+#[test]
 fn nobody_revokes_a_key_by_mistake() {
     let server = keyed(Database::Sqlite);
     run(async {

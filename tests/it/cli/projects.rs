@@ -50,7 +50,7 @@ fn a_project_is_added_cloned_and_deleted() {
         let spread = user.does(&["project", "propagate", name, "--worker", &other.name]).ends(0).err;
         assert!(spread.contains(&format!("{}: cloned", other.name)) && spread.contains("synced"), "{spread}");
         let partly = user.does(&["project", "propagate", name, "--worker", "nobody"]).ends(1).err;
-        assert!(partly.contains("not found or has no URL"), "{partly}");
+        assert!(partly.contains("not found or has no URL") && partly.contains("1 worker could not clone"), "{partly}");
         assert!(user.does(&["project", "list", "--limit", "1000"]).ends(0).out.contains(name));
 
         let asks = user.does(&["project", "rm", name]).complains(2);
@@ -70,6 +70,8 @@ fn a_project_gets_the_name_of_its_repository() {
         let server = Server::on(Database::Sqlite).start();
         let user = User::at(&server);
         let added = user.does(&["project", "add", "https://git.example.com/team/manual.git"]).ends(0);
+        let nobody = user.does(&["project", "propagate", "manual"]).ends(0).err;
+        assert!(nobody.contains("No worker listens for pushes. Workers fetch it when they run its tasks."), "{nobody}");
         assert!(added.err.contains("The name of the project is manual.") && !added.err.contains("no commit yet"), "{}", added.err);
         git(user.home(), &["init", "--quiet", "site"]);
         let added = user.does(&["project", "add", "site/."]).ends(0);
