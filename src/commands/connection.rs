@@ -180,6 +180,19 @@ pub fn is_called_by_default(url: &str, key: Option<&SecretString>) -> bool {
         .is_ok_and(|(target, _)| target.server.trim_end_matches('/') == url && (key.is_none() || text(target.key.as_ref()) == text(key)))
 }
 
+/// The key with which commands without flags call this server, from this environment. `None` also if they call another server, whose key this
+/// one must not get.
+///
+/// # Errors
+/// Variables contradict each other, or a key can't be read.
+pub fn default_key_for(url: &str) -> Result<Option<SecretString>, CommandError> {
+    let none = Connection { server: None, key: None, key_file: None, ca_file: None, use_context: None };
+    let (target, _) = none.target()?;
+    let place = |url: &str| url.trim_end_matches('/').trim_start_matches("http://").replacen("localhost", "127.0.0.1", 1);
+    // A key without a named server is meant for the one on this machine.
+    Ok(target.key.filter(|_| target.origin.is_none() || place(&target.server) == place(url)))
+}
+
 /// Whether this is the address of a server that names none.
 fn is_default(server: &str) -> bool {
     server == DEFAULT_SERVER

@@ -51,7 +51,7 @@ use clap::Subcommand;
 use account::AccountCommand;
 use audit::AuditArgs;
 use connection::Connection;
-pub use connection::{DEFAULT_SERVER, is_called_by_default};
+pub use connection::{DEFAULT_SERVER, default_key_for, is_called_by_default};
 use contexts::ContextCommand;
 use conversation::ConversationCommand;
 pub use error::CommandError;
