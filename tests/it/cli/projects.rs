@@ -39,6 +39,9 @@ fn a_project_is_added_cloned_and_deleted() {
         stub.once("/clone", Reply::new(507, "no room"));
         let failed = user.does(&["project", "clone", name]).ends(1).err;
         assert!(failed.contains("Agent returned 507: no room"), "{failed}");
+        stub.always("/clone", Reply::new(401, r#"{"error":"Unauthorized"}"#));
+        let refused = user.does(&["project", "clone", name]).ends(1).err;
+        assert!(refused.contains("Agent returned 401") && refused.contains("MEMBRIDGE_AGENT_KEY is not the key of the agent"), "{refused}");
         stub.always("/clone", Reply::new(200, r#"{"status":"cloned","path":"/p"}"#));
         assert!(user.does(&["project", "clone", name]).ends(0).err.contains(&format!("is cloned on worker {name}")));
         let shown = user.does(&["project", "show", name]).ends(0).out;
