@@ -87,7 +87,7 @@ fn a_stop_does_not_wait_for_a_result_that_the_server_refuses_because_of_the_key(
         // Less than the grace, for which the agent would wait if the run had not ended.
         let began = std::time::Instant::now();
         assert!(agent.stop().success());
-        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "{:?}", began.elapsed());
         assert_eq!(agent.kept_runs(), 1, "the result is on the disk");
         let new = create(&admin, "box", "worker", json!({ "worker": "box" })).await;
         std::fs::write(&file, format!("{new}\n")).unwrap();
