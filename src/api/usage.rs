@@ -73,18 +73,21 @@ pub fn usage_keys() -> [&'static str; 9] {
     USAGE_WORDS.map(|(_, key)| key)
 }
 
+/// What the pages call a creator.
+const PERSON: &str = "person";
+
 /// The word of the API for a key.
 ///
 /// # Errors
 /// There is no such key; the error says which there are.
 pub fn usage_key(text: &str) -> Result<String, String> {
-    // The pages call a creator a person.
-    let word = if text == "person" { "creator" } else { text };
+    let word = if text == PERSON { "creator" } else { text };
     let known = USAGE_WORDS.iter().find(|(known, _)| *known == word).map(|(_, key)| *key);
     let label = || Some(text).filter(|text| text.strip_prefix("label:").is_some_and(|name| !name.is_empty()));
     known.or_else(label).map(str::to_owned).ok_or_else(|| {
-        let words: Vec<&str> = USAGE_WORDS.iter().map(|(word, _)| *word).collect();
-        format!("expected {} or label:NAME", words.join(", "))
+        let words: Vec<&str> = USAGE_WORDS.iter().map(|(word, _)| *word).chain([PERSON]).collect();
+        let meant = did_you_mean(text, words.iter().copied());
+        format!("expected {} or label:NAME{meant}", words.join(", "))
     })
 }
 

@@ -9,7 +9,10 @@ pub fn run(flags: &Flags, output: Output) -> Result<(), CommandError> {
     match output {
         Output::Json => term::print(&format!("{:#}\n", report.json()))?,
         Output::Text => {
-            term::print(&report.table())?;
+            // The table would hide the mistakes, which say themselves where their values come from.
+            if report.mistakes.is_empty() {
+                term::print(&report.table())?;
+            }
             report.warnings.iter().for_each(|warning| complain(&format!("warning: {warning}")));
         }
     }

@@ -66,6 +66,8 @@ pub struct Client {
     key: Arc<Key>,
     /// Where the address comes from, unless the user gave it with the command.
     origin: Option<Arc<str>>,
+    /// Whether a person made the call, who may start a server on this machine. An agent's server is started by somebody else.
+    is_of_person: bool,
     /// The parent span of the calls.
     traceparent: Option<TraceContext>,
 }
@@ -111,13 +113,19 @@ impl Client {
         // A proxy would take an address of this machine for one of its own machine.
         let proxy = if is_loopback(&base) { None } else { Proxy::of_environment(&base) };
         let http = Arc::new(RwLock::new(http_client(&base, tls)?));
-        Ok(Self { http, base, proxy, key, origin: None, traceparent: None })
+        Ok(Self { http, base, proxy, key, origin: None, is_of_person: false, traceparent: None })
     }
 
     /// The same client, whose errors say where its address comes from, such as `BLOOM_SERVER`.
     #[must_use]
     pub fn with_origin(self, origin: &str) -> Self {
         Self { origin: Some(origin.into()), ..self }
+    }
+
+    /// The same client, whose errors advise a person how to start a server on this machine.
+    #[must_use]
+    pub fn of_person(self) -> Self {
+        Self { is_of_person: true, ..self }
     }
 
     /// The same client, whose calls belong to this trace.
@@ -283,7 +291,8 @@ impl Client {
         } else if let Some(text) = self.proxy.as_ref().and_then(|proxy| proxy.told(error, server)) {
             text
         } else if error.is_connect() {
-            let start = if is_loopback(&self.base) && self.base.scheme() == "http" { " Start one with: bloom-runtime dev" } else { "" };
+            let may_start = self.is_of_person && is_loopback(&self.base) && self.base.scheme() == "http";
+            let start = if may_start { " Start one with: bloom-runtime dev" } else { "" };
             format!("can't connect to {server}: {}; is the server running there?{start}", cause(error))
         } else if is_not_http(error) {
             format!("the server at {} does not speak http ({}): check the address", self.place(), cause(error))
@@ -402,6 +411,9 @@ mod tests {
         drop(listener);
         let nobody = client.get::<Value>("api/runtime/stats").await.unwrap_err();
         assert!(matches!(nobody, Error::Unreachable(_)) && !nobody.was_there(), "{nobody:?}");
+        let person = client.of_person().get::<Value>("api/runtime/stats").await.unwrap_err();
+        let advises_dev = |error: &Error| error.to_string().contains("bloom-runtime dev");
+        assert_eq!((advises_dev(&nobody), advises_dev(&person)), (false, true), "an agent starts no server");
     }
 
     #[test]

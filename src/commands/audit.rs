@@ -14,7 +14,7 @@ use super::records::{self, Limit, MAX_ROWS};
 use super::retry::Retry;
 use super::server_calls::{Server, read};
 use super::show::{Feed, Form, Shown};
-use super::{columns, ids, shell_completion, term, when};
+use super::{columns, ids, key, shell_completion, term, when};
 use crate::CommandError;
 use bloom_api::answers::Audit;
 use bloom_client::Error;
@@ -110,14 +110,21 @@ pub(crate) async fn run(args: AuditArgs, server: &Server, shown: Shown) -> Resul
     go_on(&filters, &limit, server, shown.form_or(Form::Table)).await
 }
 
-/// Says how a key is named, if nothing is found of an actor whose name is that of a key: the name alone could be a worker's.
+/// If nothing is found of an actor: says that no key has its name, or how a key is named, because a name alone could be a worker's.
 async fn tell_of_key(server: &Server, actor: &str) {
     if is_name_of_another_actor(actor) {
         return;
     }
-    let key = format!("key:{actor}");
     // The call is needed only for a hint, so the command does not fail if it does.
     let is_there = async |name: &str| server.list(PATH, &[("actor", name.to_owned())], 1).await.is_ok_and(|(rows, _)| !rows.is_empty());
+    if let Some(name) = actor.strip_prefix("key:") {
+        // A key that was revoked is in the trail, so only a name without entries may be misspelt.
+        if !is_there(actor).await {
+            key::tell_if_unknown(server, name).await;
+        }
+        return;
+    }
+    let key = format!("key:{actor}");
     if !is_there(actor).await && is_there(&key).await {
         term::info(&format!("Nothing is by {actor}; the key of that name is written {key}: --actor {key}"));
     }

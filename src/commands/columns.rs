@@ -334,7 +334,7 @@ pub(crate) fn stats_rows(stats: &Stats) -> Vec<StatsRow> {
 }
 
 /// The limits of a quota, and how much of them is used.
-fn quota(quota: &KeyQuota) -> String {
+pub(crate) fn quota(quota: &KeyQuota) -> String {
     let of = |used: Option<String>, most: i64| used.map_or_else(|| most.to_string(), |used| format!("{used}/{most}"));
     // With whole numbers, a quota could look used up although a part is still free.
     let mib = |bytes: i64| format!("{}.{}", bytes >> 20, ((bytes & 0xF_FFFF) * 10) >> 20);

@@ -100,9 +100,7 @@ impl Connection {
 
     /// Also a `dev` that is probably meant, if it listens elsewhere.
     fn target(&self) -> Result<(Target, Option<InUse>), CommandError> {
-        let environment = Environment::of_process();
-        let mut target =
-            self.resolve(&environment, || context_file::path(&environment).map_or(Ok(Contexts::default()), |path| Contexts::read(&path)))?;
+        let mut target = self.given()?;
         let mut elsewhere = None;
         if is_of_this_machine(&target.server) {
             let dev = match dev_key::in_use(&bloom_config::default_data_dir()) {
@@ -122,6 +120,12 @@ impl Connection {
             }
         }
         Ok((target, elsewhere))
+    }
+
+    /// What flags, the environment of this process and the contexts say.
+    fn given(&self) -> Result<Target, CommandError> {
+        let environment = Environment::of_process();
+        self.resolve(&environment, || context_file::path(&environment).map_or(Ok(Contexts::default()), |path| Contexts::read(&path)))
     }
 
     /// Flags take precedence over the environment, and the environment over the context in use. The key of a context is sent to the server
@@ -178,6 +182,19 @@ pub fn is_called_by_default(url: &str, key: Option<&SecretString>) -> bool {
     let text = |key: Option<&SecretString>| key.map(|key| key.expose_secret().to_owned());
     none.target()
         .is_ok_and(|(target, _)| target.server.trim_end_matches('/') == url && (key.is_none() || text(target.key.as_ref()) == text(key)))
+}
+
+/// The key with which commands without flags call this server, from this environment, without that of a `dev`. `None` also if they call
+/// another server, whose key this one must not get.
+///
+/// # Errors
+/// Variables contradict each other, or a key can't be read.
+pub fn default_key_for(url: &str) -> Result<Option<SecretString>, CommandError> {
+    let none = Connection { server: None, key: None, key_file: None, ca_file: None, use_context: None };
+    let target = none.given()?;
+    let place = |url: &str| url.trim_end_matches('/').trim_start_matches("http://").replacen("localhost", "127.0.0.1", 1);
+    // A key without a named server is meant for the one on this machine.
+    Ok(target.key.filter(|_| target.origin.is_none() || place(&target.server) == place(url)))
 }
 
 /// Whether this is the address of a server that names none.

@@ -168,7 +168,7 @@ fn set(
         }
     }
     let tls = Tls::trusting(context.ca_file.as_deref()).map_err(failed)?;
-    let client = Client::new(&context.server, context.secret()?.as_ref(), &tls).map_err(failed)?;
+    let client = Client::new(&context.server, context.secret()?.as_ref(), &tls).map_err(failed)?.of_person();
     contexts.contexts.insert(name, context);
     Ok(client)
 }

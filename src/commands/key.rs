@@ -8,17 +8,17 @@ use serde_json::Value;
 
 use super::confirm::confirm;
 use super::key_file::NewKeyFile;
-use super::number::within;
+use super::key_quota::{self, QuotaChange, QuotaFlags};
 use super::server_calls::{Server, read};
 use super::show::{self, Form, Shown};
 use super::{columns, revocation, term, when};
 use crate::CommandError;
-use bloom_api::keys::{CreatedKey, EnrolledName, KeyName, KeyRotation, NewEnrollment, NewKey, NewQuota};
+use bloom_api::keys::{CreatedKey, EnrolledName, Key, KeyName, KeyRotation, NewEnrollment, NewKey};
 use bloom_api::time_text::seconds_until;
 use bloom_api::values::{Int, ShortName};
 use bloom_client::part;
 use bloom_config as config;
-use bloom_core::api_key::{MAX_QUOTA_BYTES, MAX_QUOTA_TASKS, Quota, Scope};
+use bloom_core::api_key::Scope;
 use bloom_core::audit::{Actor, is_name_of_another_actor};
 use bloom_core::command::Rejection;
 use bloom_core::similar::did_you_mean;
@@ -66,19 +66,16 @@ pub enum KeyCommand {
         #[command(flatten)]
         out: Out,
     },
-    /// Set the quota of a key of scope submit or member; it replaces the previous quota
+    /// Change limits of a key of scope submit or member; those that are not named stay as they are
     ///
     /// Existing tasks and uploads of the key stay, and its runs go on, even above a new limit.
-    #[command(group = ArgGroup::new("limits").args(QUOTA_FLAGS).arg("none").required(true).multiple(true))]
+    #[command(group = ArgGroup::new("limits").args(key_quota::FLAGS).arg("none").required(true).multiple(true))]
     Quota {
         /// Its name, as `key list` shows it
         #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         #[command(flatten)]
-        quota: QuotaFlags,
-        /// Remove all limits
-        #[arg(long, conflicts_with_all = QUOTA_FLAGS)]
-        none: bool,
+        change: QuotaChange,
     },
     /// List the keys; the keys themselves are not shown
     #[command(alias = "ls")]
@@ -122,36 +119,6 @@ pub enum KeyCommand {
         #[command(flatten)]
         out: Out,
     },
-}
-
-/// The names of the fields of [`QuotaFlags`].
-const QUOTA_FLAGS: [&str; 3] = ["max_open_tasks", "max_tasks_per_minute", "max_stored_mib"];
-
-/// What the owner of a submit or member key may have at most.
-#[derive(Args, Debug)]
-pub struct QuotaFlags {
-    /// Maximum number of unfinished tasks of its owner, for a key of scope submit or member [default: no limit]
-    #[arg(long, value_name = "N", value_parser = within(1..=MAX_QUOTA_TASKS))]
-    max_open_tasks: Option<i64>,
-    /// Maximum number of tasks that its owner creates or requeues in a minute, for a key of scope submit or member [default: no limit]
-    #[arg(long, value_name = "N", value_parser = within(1..=MAX_QUOTA_TASKS))]
-    max_tasks_per_minute: Option<i64>,
-    /// Maximum size of the tasks and uploads of its owner, in MiB: prompts, answers, events and files; for a key of scope submit or member
-    /// [default: no limit]
-    #[arg(long, value_name = "MIB", value_parser = within(1..=MAX_QUOTA_BYTES >> 20))]
-    max_stored_mib: Option<i64>,
-}
-
-impl QuotaFlags {
-    /// `None` if no limit is given.
-    fn given(&self) -> Option<NewQuota> {
-        let limits = NewQuota {
-            max_open_tasks: self.max_open_tasks.map(Int),
-            max_tasks_per_minute: self.max_tasks_per_minute.map(Int),
-            max_stored_bytes: self.max_stored_mib.map(|mib| Int(mib << 20)),
-        };
-        Some(limits).filter(|limits| !Quota::from(limits.clone()).is_unlimited())
-    }
 }
 
 #[derive(Args, Debug)]
@@ -231,18 +198,10 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
             }
             Ok(())
         }
-        KeyCommand::Quota { name, quota, none } => {
-            let path = format!("api/runtime/keys/{}/quota", part(&name));
-            let before = if none { Vec::new() } else { limits_of(&name, server).await };
-            let changed = match quota.given() {
-                Some(limits) => server.post(&path, &limits).await,
-                None => server.delete(&path).await,
-            };
-            let key = told(changed, &name, server).await?;
-            let removed: Vec<&str> = before.into_iter().filter(|limit| key["quota"][*limit].is_null()).collect();
-            if !removed.is_empty() {
-                term::info(&format!("No limit any more, because the new quota replaces the one that it had: {}", removed.join(", ")));
-            }
+        KeyCommand::Quota { name, change } => {
+            let key = told(change.send(&name, server).await, &name, server).await?;
+            let quota = read::<Key>(&key)?.quota.map_or_else(|| "no limits".to_owned(), |quota| columns::quota(&quota));
+            term::info(&format!("The quota of {name} now: {quota}"));
             show::one(shown.form_or(Form::Table), &columns::KEYS, &key)
         }
         KeyCommand::List => {
@@ -287,15 +246,6 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
             hand_over(created, "is created", file, shown)
         }
     }
-}
-
-/// The limits that a key has, by their names in the API.
-async fn limits_of(name: &str, server: &Server) -> Vec<&'static str> {
-    // The list is needed only for a hint, so the command does not fail if it can't be read.
-    let keys = server.get("api/runtime/keys").await.unwrap_or_default();
-    let key = find(&keys, name);
-    let limits = ["max_open_tasks", "max_tasks_per_minute", "max_stored_bytes"];
-    limits.into_iter().filter(|limit| key.is_some_and(|key| key["quota"][*limit].is_number())).collect()
 }
 
 /// What the revocation of each of these keys means. They are read before, because the key of this call may be one of them. If the list of

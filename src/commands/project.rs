@@ -30,6 +30,8 @@ use bloom_core::similar::did_you_mean;
 const MAX_SEARCHED: usize = MAX_PROJECTS;
 /// An agent gives a clone 10 minutes.
 const CLONE_LIMIT: Duration = Duration::from_secs(660);
+/// How a server says that an agent refuses its key.
+const KEY_REFUSED: &str = "Agent returned 401";
 /// What a server says of a name that another project has.
 const EXISTS: &str = "' exists: ";
 /// Workers clone several at a time.
@@ -196,7 +198,7 @@ pub(crate) async fn run(command: ProjectCommand, server: &Server, shown: Shown) 
             let answer = server.change(Method::POST, &path(server, &project, "/clone").await?, &body, CLONE_LIMIT).await;
             let told = |failure: CommandError| match failure.message.as_str() {
                 NO_NODE => format!("{project} names no worker of its own: give --worker NAME").into(),
-                _ => failure.about(&project),
+                text => CommandError { message: with_agent_key(text), ..failure }.about(&project),
             };
             print(&answer.map_err(told)?, shown, |answer| {
                 format!("{project} is cloned on worker {}.", answer["node"].as_str().unwrap_or_default())
@@ -210,16 +212,26 @@ pub(crate) async fn run(command: ProjectCommand, server: &Server, shown: Shown) 
             let failed = told.results.iter().flatten().filter(|one| one.error.is_some()).count();
             for one in told.results.iter().flatten() {
                 match &one.error {
-                    Some(error) => term::info(&format!("{}: {}", one.node_id, term::line(error))),
+                    Some(error) => term::info(&format!("{}: {}", one.node_id, term::line(&with_agent_key(error)))),
                     None => term::info(&format!("{}: cloned", one.node_id)),
                 }
             }
+            // A server says the same if all listening workers have the project and if there are none.
+            let listens = told.message.is_none() || a_worker_listens(server).await;
             print(&answer, shown, |answer| {
                 let nothing =
                     |message: &str| format!("{message}, as far as they listen for pushes. Others fetch it when they run its tasks.");
-                answer["message"].as_str().map_or_else(|| format!("{project}: {}", told.status), nothing)
+                match answer["message"].as_str() {
+                    Some(_) if !listens => "No worker listens for pushes. Workers fetch it when they run its tasks.".to_owned(),
+                    Some(message) => nothing(message),
+                    None => format!("{project}: {}", told.status),
+                }
             })?;
-            if failed > 0 { Err(format!("{failed} workers could not clone {project}").into()) } else { Ok(()) }
+            match failed {
+                0 => Ok(()),
+                1 => Err(format!("1 worker could not clone {project}").into()),
+                _ => Err(format!("{failed} workers could not clone {project}").into()),
+            }
         }
         ProjectCommand::Rm { yes, projects } => {
             // The user is asked for confirmation only if all projects exist.
@@ -241,6 +253,19 @@ pub(crate) async fn run(command: ProjectCommand, server: &Server, shown: Shown) 
             Ok(())
         }
     }
+}
+
+/// What the server says of a clone, and what to do if the agent refuses the server's key.
+fn with_agent_key(told: &str) -> String {
+    let to_do = "; the server's MEMBRIDGE_AGENT_KEY is not the key of the agent: set it to the key of the agent's --agent-key-file, and start \
+                 the server again";
+    if told.contains(KEY_REFUSED) { format!("{told}{to_do}") } else { told.to_owned() }
+}
+
+/// Whether a worker may be ordered to clone; also if the workers can't be listed.
+async fn a_worker_listens(server: &Server) -> bool {
+    let listed = server.list("api/runtime/workers", &[], MAX_SEARCHED).await;
+    listed.map_or(true, |(workers, more)| more || workers.iter().any(|worker| worker["url"].as_str().is_some_and(|url| !url.is_empty())))
 }
 
 /// What git prints in the directory. `None`: it fails, or a URL was given.

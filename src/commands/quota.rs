@@ -31,7 +31,7 @@ pub(crate) async fn with_what_to_do(failure: CommandError, server: &Server) -> C
     let name = caller["key"]["name"].as_str().unwrap_or("NAME");
     let limit = LIMITS.into_iter().find(|(text, _)| failure.message.contains(text)).map_or("--help", |(_, flag)| flag);
     let message = format!(
-        "{}\nWhat is used: bloom-runtime key whoami. An administrator sets other limits, all at once: bloom-runtime key quota {name} {limit}",
+        "{}\nWhat is used: bloom-runtime key whoami. An administrator sets another limit: bloom-runtime key quota {name} {limit}",
         failure.message
     );
     CommandError { message, ..failure }

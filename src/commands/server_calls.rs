@@ -41,7 +41,7 @@ impl Server {
     /// # Errors
     /// The URL or the key can't be used.
     pub fn new(url: &str, key: Option<&SecretString>, tls: &Tls) -> Result<Self, CommandError> {
-        Ok(Self { client: Client::new(url, key, tls).map_err(failed)? })
+        Ok(Self { client: Client::new(url, key, tls).map_err(failed)?.of_person() })
     }
 
     /// # Errors

@@ -322,13 +322,16 @@ impl Agent {
         self.runs.lock()
     }
 
-    /// Waits for runs to end until the grace is over, then hands back the remaining ones.
+    /// Waits for runs to end until the grace is over, then hands back the remaining ones. Results that the server refuses because of the
+    /// agent's key wait on the disk for a start with another one.
     async fn drain(&self) {
         if !self.settled_within(self.settings.grace).await {
             self.stop_where(Stop::HandBack, |_, _| true);
-            if !self.settled_within(HAND_BACK_LIMIT).await {
-                tracing::warn!("some results could not be delivered to the server; the next start of this agent delivers them");
-            }
+            self.settled_within(HAND_BACK_LIMIT).await;
+        }
+        let undelivered = self.lock().len();
+        if undelivered > 0 {
+            tracing::warn!(undelivered, "some results could not be delivered to the server; the next start of this agent delivers them");
         }
     }
 
@@ -344,6 +347,7 @@ impl Agent {
     }
 
     async fn settled_within(&self, limit: Duration) -> bool {
-        tokio::time::timeout(limit, self.until_runs(BTreeMap::is_empty)).await.is_ok()
+        let are_settled = |runs: &BTreeMap<Uuid, HeldLease>| runs.values().all(HeldLease::is_for_next_start);
+        tokio::time::timeout(limit, self.until_runs(are_settled)).await.is_ok()
     }
 }

@@ -14,8 +14,17 @@ use crate::support::*;
 
 /// What `doctor` finds with the settings of the server and these: the exit code, and subject, state and text of each finding.
 pub fn found(server: &Server, more: &[(&str, &str)]) -> (i32, Vec<[String; 3]>) {
+    finds(server.plan().command(&["doctor", "--output", "json"]).env("PORT", port_of(server)).envs(more.iter().copied()))
+}
+
+/// The same without the key of the server's settings.
+fn found_by_person(server: &Server, more: &[(&str, &str)]) -> Vec<[String; 3]> {
     let mut command = server.plan().command(&["doctor", "--output", "json"]);
-    let output = command.env("PORT", port_of(server)).envs(more.iter().copied()).output().unwrap();
+    finds(command.env("PORT", port_of(server)).env_remove("RUNTIME_API_KEY").envs(more.iter().copied())).1
+}
+
+fn finds(command: &mut Command) -> (i32, Vec<[String; 3]>) {
+    let output = command.output().unwrap();
     let all: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
     let field = |one: &Value, name: &str| one[name].as_str().unwrap().to_owned();
     let all = all.as_array().unwrap().iter().map(|one| ["subject", "state", "text"].map(|name| field(one, name)));
@@ -82,6 +91,24 @@ on_both! { alone:
         assert_eq!(output.status.code(), Some(1), "{told}");
         assert!(told.contains("wrong    server") && told.contains("no server answers"), "{told}");
     }
+}
+
+#[test]
+fn a_named_key_opens_what_only_the_server_knows() {
+    let server = keyed(Database::Sqlite);
+    run(async {
+        let admin = server.with_key(ADMIN);
+        let boss = create(&admin, "boss", "admin", json!({})).await;
+        // As from the shell of a person, who does not have the key of the server's settings.
+        let all = found_by_person(&server, &[("BLOOM_KEY", &boss)]);
+        for subject in ["reconcilers", "workers", "queues", "keys"] {
+            assert!(!all.iter().any(|[of, _, text]| of == subject && text.contains("can't be looked at")), "{subject}: {all:?}");
+        }
+        has(&all, "keys", "fine", "named keys");
+        // The key of another server is not sent to this one.
+        let all = found_by_person(&server, &[("BLOOM_KEY", &boss), ("BLOOM_SERVER", "https://bloom.example")]);
+        has(&all, "workers", "warning", "BLOOM_KEY or BLOOM_KEY_FILE");
+    });
 }
 
 #[test]

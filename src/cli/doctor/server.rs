@@ -7,7 +7,7 @@ use bloom_api::reconcilers::Reconciler;
 use bloom_api::time_text::span_text;
 use bloom_api::words::Word;
 use bloom_client::{Client, Error, Tls};
-use bloom_commands::dev_key;
+use bloom_commands::{default_key_for, dev_key};
 use bloom_config::Serve;
 use bloom_core::reconciler::ReconcilerState;
 use serde_json::Value;
@@ -34,9 +34,17 @@ pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
     // is reported.
     let dev = dev_key::in_use(&settings.data.dir).ok().flatten();
     let authority = authority.filter(|path| !path.as_os_str().is_empty());
+    // A person who looks at the server of this machine may have a named key instead of the settings of the server.
+    let (named, mut findings) = match &settings.keys.api {
+        Some(_) => (None, Vec::new()),
+        None => match default_key_for(&url) {
+            Ok(key) => (key, Vec::new()),
+            Err(error) => (None, vec![Finding::new("keys", State::Warning, format!("the key of commands can't be used: {error}"))]),
+        },
+    };
     let connect = |url: &str| {
         let own = dev.as_ref().filter(|dev| dev.is_at(url)).map(|dev| &dev.key);
-        let key = own.or(settings.keys.api.as_ref()).or(settings.keys.read.as_ref());
+        let key = own.or(settings.keys.api.as_ref()).or(named.as_ref()).or(settings.keys.read.as_ref());
         Tls::trusting(authority).and_then(|tls| Client::new(url, key, &tls))
     };
     let mut client = match connect(&url) {
@@ -70,7 +78,7 @@ pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
             return vec![Finding::new("server", State::Wrong, text)];
         }
     };
-    let mut findings = vec![ready(&client, &url).await, control_plane(&health)];
+    findings.extend([ready(&client, &url).await, control_plane(&health)]);
     match client.get::<Vec<Reconciler<'_>>>("api/runtime/reconcilers").await {
         Ok(mut reconcilers) => {
             // Records from before the start, perhaps from a backup, say nothing about this server.
@@ -92,7 +100,7 @@ pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
         Ok(queues) => findings.extend(of_queues(&queues, bloom_client::now_ms())),
         Err(error) => findings.push(not_seen("queues", &error)),
     }
-    if settings.keys.api.is_some() {
+    if settings.keys.api.is_some() || named.is_some() {
         match client.get::<Value>("api/runtime/keys").await {
             Ok(keys) => findings.extend(of_keys(&keys, bloom_client::now_ms())),
             Err(error) => findings.push(not_seen("keys", &error)),
@@ -103,7 +111,9 @@ pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
 
 fn not_seen(subject: &'static str, error: &Error) -> Finding {
     let why = match error.status() {
-        Some(401 | 403) => "doctor needs RUNTIME_API_KEY, as the server has it: run it with the environment of the server".to_owned(),
+        Some(401 | 403) => "doctor needs RUNTIME_API_KEY, as the server has it: run it with the environment of the server, or with a key of the scope admin in \
+             BLOOM_KEY or BLOOM_KEY_FILE"
+            .to_owned(),
         _ => error.to_string(),
     };
     Finding::new(subject, State::Warning, format!("they can't be looked at: {why}"))

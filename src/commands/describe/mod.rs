@@ -16,6 +16,7 @@ use super::{ids, term};
 use crate::CommandError;
 use bloom_api::answers::Lease;
 use bloom_api::words::Word;
+use bloom_client::Error;
 use bloom_core::Ms;
 use bloom_core::task::{LeaseOutcome, LeaseStatus, Reason};
 
@@ -41,13 +42,18 @@ async fn list(server: &Server, path: &str, query: &[(&str, String)], limit: usiz
     Ok(rows)
 }
 
-/// As [`list`]; `None` if the key may not read the list: a submit key may not read leases and the audit trail.
+/// As [`list`]; `None` if the key may not read the list: a submit or member key may not read the audit trail, and leases only of one task.
 async fn permitted(server: &Server, path: &str, query: &[(&str, String)], limit: usize) -> Result<Option<Vec<Value>>, CommandError> {
     match server.list(path, query, limit).await {
         Ok((rows, _)) => Ok(Some(rows)),
-        Err(error) if error.status() == Some(403) => Ok(None),
+        Err(error) if error.status() == Some(403) || is_of_one_task(&error) => Ok(None),
         Err(error) => Err(failed(error)),
     }
+}
+
+/// Whether the server refuses a list because the key may read it only for one task.
+fn is_of_one_task(error: &Error) -> bool {
+    matches!(error, Error::Refused { status: 400, fields, .. } if fields.iter().any(|(field, _)| field == "task_id"))
 }
 
 /// Prints lines with a name and a value. Empty values are left out.

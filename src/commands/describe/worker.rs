@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{ENTRIES, LEASES, NEWEST, OF_WORKER, document, facts, list, more, section};
+use super::{ENTRIES, LEASES, NEWEST, OF_WORKER, closed, document, facts, more, permitted, section};
 use crate::CommandError;
 use crate::server_calls::{Server, read};
 use crate::show::{Form, Shown, read_all};
@@ -20,24 +20,35 @@ pub(crate) async fn worker(name: &str, server: &Server, shown: Shown) -> Result<
     let answer = server.get(&format!("api/runtime/workers/{}", part(name))).await.map_err(|failure| failure.about(name))?;
     let WorkerWithLeases { worker, leases: held } = read(&answer)?;
     let of_worker = [("worker_id", name.to_owned())];
-    let leases = list(server, "api/runtime/leases", &of_worker, LEASES).await?;
-    let mut trail = list(server, "api/runtime/audit", &of_worker, ENTRIES).await?;
-    trail.reverse();
+    let leases = permitted(server, "api/runtime/leases", &of_worker, LEASES).await?;
+    let trail = permitted(server, "api/runtime/audit", &of_worker, ENTRIES).await?;
+    let trail = trail.map(|newest_first| newest_first.into_iter().rev().collect::<Vec<_>>());
     // Leaves out tasks that were removed at once after their runs ended meanwhile.
     let running = ids::existing(server, &held.iter().map(|lease| lease.task_id).collect::<Vec<_>>()).await?;
     match shown.form_or(Form::Table) {
         Form::Name => term::print(&format!("{}\n", term::line(name))),
         form if form.is_data() => document(
             form,
-            vec![("worker", answer), ("tasks", Value::Array(running)), ("leases", Value::Array(leases)), ("audit", Value::Array(trail))],
+            vec![
+                ("worker", answer),
+                ("tasks", Value::Array(running)),
+                ("leases", Value::Array(leases.unwrap_or_default())),
+                ("audit", Value::Array(trail.unwrap_or_default())),
+            ],
         ),
         form => {
             facts(&of(&worker))?;
             section("Runs now", form, &columns::TASKS, &read_all::<Task>(&running)?)?;
+            match leases {
+                Some(leases) => {
+                    let newest = &leases[..leases.len().min(NEWEST)];
+                    section("Last leases", form, &OF_WORKER, &read_all::<Lease>(newest)?)?;
+                    more(leases.len() > NEWEST, &format!("bloom-runtime lease list --worker {name}"))?;
+                }
+                None => closed("Last leases")?,
+            }
+            let Some(trail) = trail else { return closed("History") };
             let entries: Vec<Audit> = read_all(&trail)?;
-            let newest = &leases[..leases.len().min(NEWEST)];
-            section("Last leases", form, &OF_WORKER, &read_all::<Lease>(newest)?)?;
-            more(leases.len() > NEWEST, &format!("bloom-runtime lease list --worker {name}"))?;
             section("History", form, &columns::AUDIT, &entries[entries.len().saturating_sub(NEWEST)..])?;
             more(entries.len() > NEWEST, &format!("bloom-runtime audit --worker {name}"))
         }

@@ -30,6 +30,8 @@ pub(crate) struct HeldLease {
     pub has_begun: bool,
     /// The run has ended, and only its verdict must still be delivered.
     pub is_over: bool,
+    /// The server refuses the agent's key, also for the verdict.
+    pub is_key_refused: bool,
 }
 
 impl HeldLease {
@@ -50,7 +52,25 @@ impl HeldLease {
     pub(crate) fn over(task: Uuid, ttl: Duration, valid_until: u64) -> Self {
         let stop = watch::Sender::new(None);
         let answered = Arc::default();
-        Self { task, context: None, follows: false, ttl, valid_until, stop, answered, is_renewed: false, has_begun: false, is_over: true }
+        Self {
+            task,
+            context: None,
+            follows: false,
+            ttl,
+            valid_until,
+            stop,
+            answered,
+            is_renewed: false,
+            has_begun: false,
+            is_over: true,
+            is_key_refused: false,
+        }
+    }
+
+    /// Whether a stopping agent need not wait for it: its run has ended, and the server takes no verdict from this key. The verdict is on the
+    /// disk, and the next agent process delivers it.
+    pub(crate) fn is_for_next_start(&self) -> bool {
+        self.is_over && self.is_key_refused
     }
 
     /// Stops the run. If it is stopped more than once, the first reason counts.

@@ -1,6 +1,8 @@
 //! What the agent says when the server refuses its key: what to do, and that once, because each of its calls is refused until somebody
 //! has done it.
 
+use uuid::Uuid;
+
 use crate::Agent;
 use crate::server_calls::renewal::RenewableFiles;
 use bloom_api::error::WRONG_SCOPE;
@@ -34,6 +36,15 @@ impl Agent {
         if self.refused_key.lock().take().is_some() {
             tracing::info!("the server accepts the key of this agent again");
         }
+    }
+
+    /// Records whether the server refused the verdict of this lease because of the agent's key. A stop does not wait for such verdicts,
+    /// because its run directory keeps each of them for the next start.
+    pub(crate) fn note_if_key_is_refused(&self, lease: Uuid, error: &client::Error) {
+        if let Some(held) = self.lock().get_mut(&lease) {
+            held.is_key_refused = self.advice(error, true).is_some();
+        }
+        self.changed.notify_waiters();
     }
 
     /// What to do if the server refused the agent's key; `None` for other failures. `is_running`: the agent goes on, and does not end

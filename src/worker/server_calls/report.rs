@@ -59,17 +59,17 @@ pub(crate) async fn deliver(agent: &Agent, client: &Client, task: Uuid, lease: U
         Verdict::Release { reason } => {
             let body = Release { lease_id: Id(lease), reason: reason.into() };
             let path = format!("api/runtime/llm-tasks/{task}/release");
-            insist(task, || Box::pin(release(client, &path, &body))).await;
+            insist(agent, task, lease, || Box::pin(release(client, &path, &body))).await;
         }
         Verdict::Complete(completion) => {
             // The worker's route has the worker's rate limit and answers each completion separately.
             let path = format!("api/runtime/workers/{}/complete", part(&agent.name));
             let whole = completions(task, lease, (*completion).clone());
-            let refused = insist(task, || Box::pin(complete(client, &path, &whole))).await;
+            let refused = insist(agent, task, lease, || Box::pin(complete(client, &path, &whole))).await;
             if let Some(error) = refused.filter(|error| matches!(error.status(), Some(400 | 413))) {
                 // The server would always refuse this completion, so a failure without the output is sent instead.
                 let body = completions(task, lease, unfit(*completion, &error));
-                insist(task, || Box::pin(complete(client, &path, &body))).await;
+                insist(agent, task, lease, || Box::pin(complete(client, &path, &body))).await;
             }
         }
     }
@@ -117,7 +117,7 @@ fn unfit(completion: Completion, error: &Error) -> Completion {
 }
 
 /// Repeats the call until it succeeds or is refused, and returns the refusal.
-async fn insist<'a>(task: Uuid, call: impl Fn() -> BoxFuture<'a, Result<(), Error>>) -> Option<Error> {
+async fn insist<'a>(agent: &Agent, task: Uuid, lease: Uuid, call: impl Fn() -> BoxFuture<'a, Result<(), Error>>) -> Option<Error> {
     let mut backoff = Backoff::default();
     let mut complained: Option<Instant> = None;
     loop {
@@ -127,6 +127,7 @@ async fn insist<'a>(task: Uuid, call: impl Fn() -> BoxFuture<'a, Result<(), Erro
             tracing::warn!(%task, %error, "the server refused the completion of this run");
             return Some(error);
         }
+        agent.note_if_key_is_refused(lease, &error);
         if complained.is_none_or(|at| at.elapsed() >= Duration::from_secs(60)) {
             tracing::warn!(%task, %error, "a completion is not acknowledged yet; it is sent again");
             complained = Some(Instant::now());

@@ -73,6 +73,30 @@ fn a_refused_key_is_logged_once_with_what_to_do() {
 }
 
 #[test]
+fn a_stop_does_not_wait_for_a_result_that_the_server_refuses_because_of_the_key() {
+    run(async {
+        let server = keyed(Database::Sqlite);
+        let admin = server.with_key(ADMIN);
+        let key = create(&admin, "box", "worker", json!({ "worker": "box" })).await;
+        let (agent, file) = agent_with(&server, "BLOOM_KEY_FILE", &key);
+        let latch = Latch::new();
+        let task = running(&admin, &latch).await;
+        admin.delete("keys/box").await.ok();
+        latch.open();
+        eventually("the result is refused", || async { agent.log().contains("a completion is not acknowledged yet").then_some(()) }).await;
+        // Less than the grace, for which the agent would wait if the run had not ended.
+        let began = std::time::Instant::now();
+        assert!(agent.stop().success());
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "{:?}", began.elapsed());
+        assert_eq!(agent.kept_runs(), 1, "the result is on the disk");
+        let new = create(&admin, "box", "worker", json!({ "worker": "box" })).await;
+        std::fs::write(&file, format!("{new}\n")).unwrap();
+        agent.start_again();
+        goes_on(&admin, &task).await;
+    });
+}
+
+#[test]
 fn a_key_file_without_a_key_changes_nothing() {
     run(async {
         let server = keyed(Database::Sqlite);

@@ -144,6 +144,34 @@ fn usage_of_a_creator_is_found_by_the_name_of_the_key() {
 }
 
 #[test]
+fn a_member_key_is_shown_a_worker_without_its_leases() {
+    let server = keyed(Database::Sqlite);
+    run(async {
+        let user = User::at(&server).with("BLOOM_KEY", ADMIN);
+        let ann = user.does(&["key", "create", "ann", "--scope", "member", "--team", "web"]).ok();
+        let admin = server.with_key(ADMIN);
+        let worker = admin.crew().worker().register().await;
+        let said = User::at(&server).with("BLOOM_KEY", ann.trim_end()).does(&["worker", "describe", &worker.name]).ok();
+        for part in [&worker.name, "online", "Last leases: not open to this key", "History: not open to this key"] {
+            assert!(said.contains(part), "{part}:\n{said}");
+        }
+    });
+}
+
+#[test]
+fn a_misspelt_actor_of_the_audit_trail_is_told() {
+    let server = keyed(Database::Sqlite);
+    run(async {
+        let user = User::at(&server).with("BLOOM_KEY", ADMIN);
+        user.does(&["key", "create", "alice", "--scope", "submit"]).ok();
+        let said = user.does(&["audit", "--actor", "key:alicee"]).ends(0).err;
+        assert!(said.contains("No key has the name alicee now (did you mean alice?)"), "{said}");
+        let said = user.does(&["usage", "--by", "persn"]).complains(2);
+        assert!(said.contains("person") && said.contains("(did you mean person?)"), "{said}");
+    });
+}
+
+#[test]
 fn nobody_revokes_a_key_by_mistake() {
     let server = keyed(Database::Sqlite);
     run(async {
@@ -243,20 +271,30 @@ fn a_quota_is_given_shown_and_changed() {
         assert_eq!((&whole["scope"], &whole["key"]["name"], &whole["open"]), (&json!("submit"), &json!("web"), &json!(false)));
         assert!(user.does(&["key", "whoami"]).ok().contains("the scope admin in the server's settings"));
         let changed = user.does(&["key", "quota", "web", "--max-open-tasks", "1"]).ends(0);
-        let removed = "No limit any more, because the new quota replaces the one that it had: max_tasks_per_minute, max_stored_bytes";
-        assert!(changed.err.contains(removed), "{}", changed.err);
-        let changed = changed.out;
-        assert!(changed.contains("1/1 open\n") || changed.contains("1/1 open "), "{changed}");
+        let now = "1/1 open, 9 a minute, 0.0/1 MiB";
+        assert!(changed.err.contains(&format!("The quota of web now: {now}")) && changed.out.contains(now), "{changed:?}");
         let said = own.does(&["task", "submit", "--agent", "nobody", "two"]).complains(1);
         assert!(said.contains("The quota of this key is 1 open tasks, and 1 are open"), "{said}");
+        let one_less = user.does(&["key", "quota", "web", "--max-tasks-per-minute", "none", "-o", "json"]).json();
+        let limit = |name: &str| one_less["quota"][name].clone();
+        assert_eq!(
+            (limit("max_open_tasks"), limit("max_tasks_per_minute"), limit("max_stored_bytes")),
+            (json!(1), json!(null), json!(1 << 20))
+        );
+        let last = user.does(&["key", "quota", "web", "--max-open-tasks", "none", "--max-stored-mib", "none"]).ends(0);
+        assert!(last.err.contains("The quota of web now: no limits"), "{last:?}");
+        user.does(&["key", "quota", "web", "--max-open-tasks", "3"]).ok();
         let free = user.does(&["key", "quota", "web", "--none", "-o", "json"]).json();
         assert_eq!(free["quota"], json!(null));
         own.does(&["task", "submit", "--agent", "nobody", "two"]).ok();
 
         user.does(&["key", "quota", "web"]).complains(2);
+        assert!(user.does(&["key", "quota", "web", "--max-open-tasks", "0"]).complains(2).contains("or none"));
         user.does(&["key", "quota", "web", "--none", "--max-open-tasks", "1"]).complains(2);
         let said = user.does(&["key", "create", "r", "--scope", "read", "--max-open-tasks", "1"]).complains(2);
         assert!(said.contains("--max-open-tasks") && said.contains("'submit'"), "{said}");
         user.does(&["key", "quota", "nobody", "--none"]).complains(1);
+        let said = user.does(&["key", "quota", "wbe", "--max-open-tasks", "1"]).complains(1);
+        assert!(said.contains("did you mean web?"), "{said}");
     });
 }

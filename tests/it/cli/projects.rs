@@ -39,6 +39,9 @@ fn a_project_is_added_cloned_and_deleted() {
         stub.once("/clone", Reply::new(507, "no room"));
         let failed = user.does(&["project", "clone", name]).ends(1).err;
         assert!(failed.contains("Agent returned 507: no room"), "{failed}");
+        stub.always("/clone", Reply::new(401, r#"{"error":"Unauthorized"}"#));
+        let refused = user.does(&["project", "clone", name]).ends(1).err;
+        assert!(refused.contains("Agent returned 401") && refused.contains("MEMBRIDGE_AGENT_KEY is not the key of the agent"), "{refused}");
         stub.always("/clone", Reply::new(200, r#"{"status":"cloned","path":"/p"}"#));
         assert!(user.does(&["project", "clone", name]).ends(0).err.contains(&format!("is cloned on worker {name}")));
         let shown = user.does(&["project", "show", name]).ends(0).out;
@@ -50,7 +53,7 @@ fn a_project_is_added_cloned_and_deleted() {
         let spread = user.does(&["project", "propagate", name, "--worker", &other.name]).ends(0).err;
         assert!(spread.contains(&format!("{}: cloned", other.name)) && spread.contains("synced"), "{spread}");
         let partly = user.does(&["project", "propagate", name, "--worker", "nobody"]).ends(1).err;
-        assert!(partly.contains("not found or has no URL"), "{partly}");
+        assert!(partly.contains("not found or has no URL") && partly.contains("1 worker could not clone"), "{partly}");
         assert!(user.does(&["project", "list", "--limit", "1000"]).ends(0).out.contains(name));
 
         let asks = user.does(&["project", "rm", name]).complains(2);
@@ -70,6 +73,8 @@ fn a_project_gets_the_name_of_its_repository() {
         let server = Server::on(Database::Sqlite).start();
         let user = User::at(&server);
         let added = user.does(&["project", "add", "https://git.example.com/team/manual.git"]).ends(0);
+        let nobody = user.does(&["project", "propagate", "manual"]).ends(0).err;
+        assert!(nobody.contains("No worker listens for pushes. Workers fetch it when they run its tasks."), "{nobody}");
         assert!(added.err.contains("The name of the project is manual.") && !added.err.contains("no commit yet"), "{}", added.err);
         git(user.home(), &["init", "--quiet", "site"]);
         let added = user.does(&["project", "add", "site/."]).ends(0);
