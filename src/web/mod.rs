@@ -15,6 +15,7 @@ mod contexts;
 mod cookies;
 mod diff;
 mod error_page;
+mod failures;
 mod files;
 mod filters;
 mod html;

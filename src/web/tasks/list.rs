@@ -6,7 +6,7 @@ use askama::Template;
 use axum::response::Response;
 use uuid::Uuid;
 
-use super::cells::{Found, Named, is_generated, short_id};
+use super::cells::{Alike, Found, Named, is_generated, short_id};
 use super::filter::{Filter, NAMES, kept, times};
 use crate::advice;
 use crate::call::{Listed, path_part};
@@ -65,6 +65,8 @@ pub(crate) struct Row {
     /// Where the searched text was found: in the visible beginning of the prompt, or else in the rest of it.
     pub in_beginning: Option<Found>,
     pub in_rest: Option<Found>,
+    /// The tasks for which this row stands, if it stands for several.
+    pub alike: Option<Alike>,
 }
 
 impl Row {
@@ -93,6 +95,7 @@ impl Row {
             took: lasted.map(|ms| duration(lang, ms)).unwrap_or_default(),
             in_beginning: None,
             in_rest: None,
+            alike: None,
         }
     }
 

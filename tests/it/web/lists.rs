@@ -370,7 +370,7 @@ on_both! { alone:
             fail(crew.task().prompt(&format!("number {number} failed long ago")).create().await.lease_to(&worker).await).await;
         }
         Link::open(&server.database_url()).await.rows("UPDATE task_state SET updated_at = 1, finished_at = 1 WHERE finished_at IS NOT NULL").await;
-        let list = "/tasks?status=failed&amp;finished_since=1h";
+        let list = "/tasks?status=failed&amp;finished_since=24h";
         browser.ok("/").await.has(&format!("<a class=\"card\" href=\"{list}\"><b>0</b>"));
         fail(oldest).await;
         let overview = browser.ok("/").await;
@@ -380,9 +380,9 @@ on_both! { alone:
         let shown = browser.ok(&list.replace("&amp;", "&")).await;
         shown.has("made long ago");
         shown.has_not("failed long ago");
-        shown.has("<option value=\"1h\" selected>in the last hour</option>");
+        shown.has("<option value=\"24h\" selected>in the last day</option>");
         // What is shown is what is changed.
-        let all = [("which", "all"), ("action", "requeue"), ("status", "failed"), ("finished_since", "1h")];
+        let all = [("which", "all"), ("action", "requeue"), ("status", "failed"), ("finished_since", "24h")];
         browser.send_form("/tasks", "/tasks/bulk", &all).await.expect(200).has("Requeue 1 task?");
     }
 }
