@@ -32,6 +32,7 @@ on_both! {
             let told = browser.ok(&format!("/tasks?{field}={wrong}")).await;
             told.has(&format!("name=\"{field}\" value=\"{wrong}\" aria-invalid=\"true\" aria-describedby=\"{field}-wrong\""));
             told.has(&format!("role=\"alert\" id=\"{field}-wrong\" lang=\"en\">"));
+            told.has("<button>Apply</button></div></details>");
         }
         browser.ok("/tasks?cursor=nonsense").await.has("Invalid cursor");
         let task = crew.task().prompt("found by its id").create().await;
@@ -351,8 +352,14 @@ on_both! { alone:
             let page = browser.ok(&list).await;
             page.has(&format!("<a href=\"{list}\" aria-current=\"page\">{status} <span class=\"soft\">{}</span></a>", prompts.len()));
             page.has("<a href=\"/tasks?\">all <span class=\"soft\">5</span></a>");
-            // Counts of all tasks would be wrong beside another filter.
-            browser.ok(&format!("{list}&label=a%3Db")).await.has(&format!("<a href=\"{list}&#38;label=a%3Db\" aria-current=\"page\">{status}</a>"));
+            // With other filters, the tasks that match them are counted; in a search, none are.
+            let here = |query: &str, count: &str| format!("<a href=\"{list}&#38;{query}\" aria-current=\"page\">{status}{count}</a>");
+            let of_agent = format!("agent_slug={}", crew.slug);
+            let filtered = browser.ok(&format!("{list}&{of_agent}")).await;
+            filtered.has(&here(&of_agent, &format!(" <span class=\"soft\">{}</span>", prompts.len())));
+            filtered.has(&format!("<a href=\"/tasks?{of_agent}\">all <span class=\"soft\">5</span></a>"));
+            browser.ok(&format!("{list}&label=a%3Db")).await.has(&here("label=a%3Db", " <span class=\"soft\">0</span>"));
+            browser.ok(&format!("{list}&text=it+is")).await.has(&here("text=it+is", ""));
             assert_eq!(page.text.matches("name=\"ids\"").count(), prompts.len(), "{}", page.text);
             prompts.iter().for_each(|prompt| page.has(prompt));
         }
