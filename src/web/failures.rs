@@ -106,7 +106,7 @@ fn one_row(visit: &Visit, mut alike: Vec<Failure>, is_more: bool) -> Option<Row>
     let alike = Alike {
         count: at_least(visit, count, is_more),
         reason: visit.layout.word(reason).into_owned(),
-        message: row.note.clone(),
+        message: row.note.text(),
         agents: agents.iter().take(AGENTS).map(named).collect(),
         other_agents: agents.len().saturating_sub(AGENTS),
     };

@@ -31,6 +31,7 @@ mod membridge;
 mod membridge_project;
 mod menu;
 mod multipart;
+mod notes;
 mod overview;
 mod own_overview;
 mod projects;

@@ -55,12 +55,13 @@ struct Ask {
 
 impl Ask {
     fn of(lang: Lang, row: Row, question: Option<&Question<'_>>) -> Self {
-        let (what, said) = if let Some(tool) = row.note.strip_prefix("a person must decide whether it may use ") {
+        let note = row.note.text();
+        let (what, said) = if let Some(tool) = note.strip_prefix("a person must decide whether it may use ") {
             (lang.t("It wants to use:", "Він хоче скористатися:"), tool)
-        } else if let Some(text) = row.note.strip_prefix("it asks: ") {
+        } else if let Some(text) = note.strip_prefix("it asks: ") {
             (lang.t("It asks:", "Він запитує:"), text)
         } else {
-            ("", row.note.as_str())
+            ("", note.as_str())
         };
         let texts = question.map(|question| question.questions.join(" ")).filter(|texts| !texts.is_empty());
         let said = texts.map_or_else(|| said.to_owned(), |texts| shortened(&texts, ASKED_CHARS));

@@ -13,6 +13,7 @@ use crate::advice;
 use crate::call::{Listed, path_part};
 use crate::filters::{Filtered, OfTask, WrongFilters};
 use crate::lang::Lang;
+use crate::notes::Note;
 use crate::refused::{Refused, Said};
 use crate::times::{beginning, cost, duration};
 use crate::visit::{Fields, Layout, Visit, joined};
@@ -27,6 +28,8 @@ const SORTED_ROWS: usize = 100;
 /// The maximum number of API calls for one page of a text search.
 const MOST_CALLS: usize = 5;
 const PROMPT_CHARS: usize = 100;
+/// The limit of a note that has times. They are not counted.
+const TIMED_CHARS: usize = 120;
 const NAME_CHARS: usize = 32;
 /// The maximum number of labels in a row.
 const LABELS: usize = 3;
@@ -49,7 +52,7 @@ pub(crate) struct Row {
     pub created_at: Ms,
     pub updated_at: Ms,
     /// Why it waits, or why it failed, in English.
-    pub note: String,
+    pub note: Note,
     /// A short form of the note, which replaces it if the page is not in English.
     pub reason: &'static str,
     pub needs_person: bool,
@@ -84,7 +87,7 @@ impl Row {
             owner: owner(&task),
             created_at: task.created_at,
             updated_at: task.updated_at,
-            note: if task.status == Status::Completed { String::new() } else { beginning(&note, PROMPT_CHARS) },
+            note: if task.status == Status::Completed { Note::default() } else { note },
             needs_person: needs_person(&task),
             status: task.status.to_string(),
             priority: task.priority,
@@ -175,11 +178,14 @@ fn sort(rows: &mut [Row], by: &str) {
 
 /// Why the task waits, or why it failed, without the commands at the end of the whole text: a row has no room for them, and the task's page
 /// has buttons.
-fn note(task: &Task<'_>) -> String {
-    let waiting = task.waiting.as_ref().map(|waiting| waiting.message.as_str());
-    let told = without_commands(waiting.or_else(|| task.last_failure().map(|failure| &*failure.message)).unwrap_or_default());
+fn note(task: &Task<'_>) -> Note {
+    let waiting = task.waiting.as_ref();
+    let message = waiting.map(|waiting| waiting.message.as_str());
+    let told = without_commands(message.or_else(|| task.last_failure().map(|failure| &*failure.message)).unwrap_or_default());
     // Ids are shortened to their ends, as everywhere in lists.
-    task.depends_on.iter().map(Uuid::to_string).fold(told, |told, id| told.replace(&id, &short_id(&id)))
+    let told = task.depends_on.iter().map(Uuid::to_string).fold(told, |told, id| told.replace(&id, &short_id(&id)));
+    let note = waiting.map(|waiting| Note::of_waiting(waiting, &told)).filter(Note::has_times);
+    note.map_or_else(|| Note::plain(beginning(&told, PROMPT_CHARS)), |note| note.shortened(TIMED_CHARS))
 }
 
 fn without_commands(text: &str) -> String {
