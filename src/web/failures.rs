@@ -7,7 +7,7 @@ use crate::refused::Refused;
 use crate::tasks::cells::{Alike, Named};
 use crate::tasks::filter::Filter;
 use crate::tasks::list::Row;
-use crate::times::shortened;
+use crate::times::{at_least, shortened};
 use crate::visit::Visit;
 use bloom_api::tasks::Task;
 use bloom_core::task::Status;
@@ -82,7 +82,7 @@ impl Failures {
 
     /// How many tasks failed, in words.
     pub(crate) fn count(&self, visit: &Visit) -> String {
-        at_least(visit, self.count, self.is_more)
+        at_least(visit.layout.at.lang, self.count as i64, self.is_more)
     }
 }
 
@@ -104,19 +104,13 @@ fn one_row(visit: &Visit, mut alike: Vec<Failure>, is_more: bool) -> Option<Row>
         named
     };
     let alike = Alike {
-        count: at_least(visit, count, is_more),
+        count: at_least(visit.layout.at.lang, count as i64, is_more),
         reason: visit.layout.word(reason).into_owned(),
         message: row.note.text(),
         agents: agents.iter().take(AGENTS).map(named).collect(),
         other_agents: agents.len().saturating_sub(AGENTS),
     };
     Some(Row { alike: Some(alike), ..row })
-}
-
-/// The number of tasks that were counted, and whether there may be more.
-pub(crate) fn at_least(visit: &Visit, count: usize, is_more: bool) -> String {
-    let lang = visit.layout.at.lang;
-    if is_more { lang.t(format!("{count} or more"), format!("{count} чи більше")) } else { count.to_string() }
 }
 
 #[cfg(test)]

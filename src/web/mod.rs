@@ -40,6 +40,7 @@ mod reconcilers;
 mod records;
 mod refused;
 mod render_cache;
+mod revocation;
 mod scopes;
 mod sign_in;
 mod spent;
@@ -105,7 +106,7 @@ pub fn pages() -> Pages {
     .look("/usage.csv", get(usage::file))
     .form("/keys", shared(get(keys::list)).post(keys::create))
     .look("/keys/{name}", shared(get(keys::show)))
-    .look("/keys/{name}/confirm-revoke", get(keys::confirm_revoke))
+    .look("/keys/{name}/confirm-revoke", get(revocation::confirm))
     .form("/keys/{name}/{action}", post(keys::act))
     .look("/leases", shared(get(records::leases)))
     .look("/artifacts", shared(get(records::artifacts)))

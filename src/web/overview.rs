@@ -7,13 +7,13 @@ use axum::response::Response;
 use uuid::Uuid;
 
 use crate::chart::{Chart, LEAST_BARS};
-use crate::failures::{Failures, at_least, of_last_day};
+use crate::failures::{Failures, of_last_day};
 use crate::lang::Lang;
 use crate::own_overview::Own;
 use crate::refused::Refused;
 use crate::tasks::filter::Filter;
 use crate::tasks::list::{Row, newest};
-use crate::times::{cost, day, dollars, duration, shortened};
+use crate::times::{at_least, cost, day, dollars, duration, shortened};
 use crate::visit::{Layout, Visit};
 use crate::workers::{free_name, trouble};
 use bloom_api::questions::Question;
@@ -194,7 +194,7 @@ async fn cancelled_dependents(visit: &Visit) -> Result<String, Refused> {
     let is_dependent = |task: Task| task.last_failure().is_some_and(|failure| failure.reason == Reason::DependencyFailed);
     let listed = visit.list(&format!("llm-tasks?limit={COUNTED}&{query}"), is_dependent).await?;
     let count = listed.rows.iter().filter(|is_dependent| **is_dependent).count();
-    Ok(if count == 0 { String::new() } else { at_least(visit, count, listed.next.is_some()) })
+    Ok(if count == 0 { String::new() } else { at_least(visit.layout.at.lang, count as i64, listed.next.is_some()) })
 }
 
 /// The tasks that the visitor may see and whose runs wait for a person.

@@ -101,7 +101,9 @@ on_both! { alone:
         assert_eq!(server.with_key(&newer).get("llm-tasks").await.status, 401);
         let key = admin.post("keys/ci/rotate", json!({})).await.ok()["key"].as_str().unwrap().to_owned();
 
-        browser.ok("/keys/ci/confirm-revoke").await.has("Revoke the key ci?");
+        let question = browser.ok("/keys/ci/confirm-revoke").await;
+        question.has("Revoke the key ci?");
+        question.has("<p>No task that it created waits or runs.</p>");
         server.with_key(&key).get("llm-tasks").await.ok();
         browser.send_form("/keys/ci", "/keys/ci/explode", &[]).await.expect(404);
         browser.send_form("/keys/ci/confirm-revoke", "/keys/ci/revoke", &[]).await.leads_to("/keys?done=1");
