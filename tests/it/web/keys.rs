@@ -112,6 +112,27 @@ on_both! { alone:
         browser.get("/keys/ci").await.expect(404);
     }
 
+    async fn whoever_revokes_a_key_is_told_of_its_tasks(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        for name in ["ci", "of-others"] {
+            let api = server.with_key(&create(&admin, name, "submit", json!({})).await);
+            let crew = api.crew();
+            let task = crew.task().create().await;
+            crew.task().create().await;
+            if name == "ci" {
+                let worker = admin.worker().able("agents", json!([crew.slug])).register().await;
+                admin.task(&task.id).lease_to(&worker).await;
+            }
+        }
+        create(&admin, "lead", "admin", json!({})).await;
+        let browser = Browser::signed_in(&server, ADMIN).await;
+        let question = browser.ok("/keys/ci/confirm-revoke").await;
+        question.has("Of the tasks that it created, 1 wait and 1 run. They stay, and run as before. <a href=\"/tasks?owner=ci\">Its tasks</a>");
+        let lead = browser.ok("/keys/lead/confirm-revoke").await;
+        lead.has("<a href=\"/audit?actor=key%3Alead&#38;action=task_created\">Which tasks it created</a>");
+    }
+
     async fn whoever_revokes_the_own_key_is_warned(database) {
         let server = keyed(database);
         let admin = server.with_key(ADMIN);
