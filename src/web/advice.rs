@@ -1,6 +1,7 @@
 //! Why a task waits or did not succeed, in plain words, and what to do about it on these pages.
 
 use super::lang::Lang;
+use super::notes::Note;
 use bloom_api::tasks::{Task, Waiting};
 use bloom_api::words::{AnyReason, Word};
 use bloom_core::pause::DISK_PAUSED;
@@ -13,7 +14,7 @@ pub(crate) struct Advice {
     /// What happened.
     pub title: &'static str,
     /// The details in English, as the server or the agent reported them.
-    pub message: String,
+    pub message: Note,
     pub to_do: &'static str,
     /// What is worth knowing about the attempts before the last one.
     pub earlier: &'static str,
@@ -51,7 +52,8 @@ pub(crate) fn of(lang: Lang, task: &Task<'_>) -> Option<Advice> {
             Word::Known(reason) => waits(lang, reason),
             Word::Other(_) => (t("It waits", "Воно очікує"), ""),
         };
-        let message = if is_told_by_title(task, waiting) { String::new() } else { waiting.message.clone() };
+        let is_told = is_told_by_title(task, waiting);
+        let message = if is_told { Note::default() } else { Note::of_waiting(waiting, &waiting.message) };
         return Some(Advice { title, message, to_do, earlier: "", kind: "wait" });
     }
     let message = task.failure.as_ref().map(|failure| failure.message.to_string()).unwrap_or_default();
@@ -74,7 +76,7 @@ pub(crate) fn of(lang: Lang, task: &Task<'_>) -> Option<Advice> {
             let title = t("The last attempt failed", "Остання спроба завершилася помилкою");
             return Some(Advice {
                 title,
-                message,
+                message: Note::plain(message),
                 to_do: t("It is tried again by itself.", "Його буде повторено автоматично."),
                 earlier: "",
                 kind: "wait",
@@ -82,7 +84,7 @@ pub(crate) fn of(lang: Lang, task: &Task<'_>) -> Option<Advice> {
         }
         _ => return None,
     };
-    Some(Advice { title, message, to_do, earlier: "", kind: "bad" })
+    Some(Advice { title, message: Note::plain(message), to_do, earlier: "", kind: "bad" })
 }
 
 /// Whether the reason is that the provider of the model had no capacity. Such a failure passes by itself.

@@ -31,7 +31,9 @@ const KEYS: usize = 10;
 const OF_WORKER: &str = "key:worker-";
 
 struct AuditRow {
+    id: Uuid,
     at: Ms,
+    request_id: Option<String>,
     action: String,
     actor: String,
     /// The page of the worker or the key that acted; empty if there is none.
@@ -45,6 +47,41 @@ struct AuditRow {
     /// The object of the entry and its page, if the object is neither a task nor a worker.
     other: String,
     other_page: String,
+}
+
+impl AuditRow {
+    /// Whether the same request, by the same actor, did the same.
+    fn is_like(&self, other: &Self) -> bool {
+        self.request_id.is_some() && (&self.request_id, &self.action, &self.actor) == (&other.request_id, &other.action, &other.actor)
+    }
+
+    /// The detail, and whether it is in English.
+    fn detail(&self) -> (&str, bool) {
+        self.told.as_deref().map_or((&self.detail, true), |told| (told, false))
+    }
+}
+
+/// An entry, or consecutive ones that differ only in what they are about.
+struct Group(Vec<AuditRow>);
+
+impl Group {
+    fn all(rows: Vec<AuditRow>) -> Vec<Self> {
+        let mut groups: Vec<Self> = Vec::new();
+        for row in rows {
+            match groups.last_mut() {
+                Some(Self(alike)) if alike.last().is_some_and(|last| last.is_like(&row)) => alike.push(row),
+                _ => groups.push(Self(vec![row])),
+            }
+        }
+        groups
+    }
+
+    /// The detail, if it is the same in all entries, and whether it is in English.
+    fn detail(&self) -> Option<(&str, bool)> {
+        let mut details = self.0.iter().map(AuditRow::detail);
+        let first = details.next()?;
+        details.all(|other| other == first).then_some(first)
+    }
 }
 
 /// The page of the object with this name; empty if the name is too long for a link.
@@ -82,7 +119,7 @@ struct AuditPage<'a> {
     fields: &'a Fields,
     action: String,
     actions: Vec<&'static str>,
-    rows: Vec<AuditRow>,
+    groups: Vec<Group>,
     pages: Pages,
     wrong: WrongFilters,
     /// The query of all filters except the actor.
@@ -126,7 +163,7 @@ impl AuditPage<'_> {
     /// the page is already for one actor.
     fn keys(&self) -> Vec<(&str, String)> {
         let link = |actor: &str| format!("/audit?{}", joined([&format!("actor={}", path_part(actor)), &self.kept]));
-        let actors = self.rows.iter().map(|row| row.actor.as_str()).filter(|_| self.given("actor").is_empty());
+        let actors = self.groups.iter().flat_map(|group| &group.0).map(|row| row.actor.as_str()).filter(|_| self.given("actor").is_empty());
         let keys = actors.filter(|actor| actor.starts_with("key:")).map(|actor| (actor.starts_with(OF_WORKER), actor));
         keys.collect::<BTreeSet<_>>().into_iter().take(KEYS).map(|(_, actor)| (actor, link(actor))).collect()
     }
@@ -165,7 +202,9 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
             _ => (String::new(), String::new()),
         };
         AuditRow {
+            id: entry.id,
             at: entry.timestamp,
+            request_id: entry.request_id.map(|id| id.into_owned()),
             action: entry.action.to_string(),
             actor_page: page_of_actor(&visit.layout, &entry.actor),
             actor: shortened(&entry.actor, CHARS),
@@ -202,20 +241,21 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
         OfTask::Whole if !wrong.is_empty() => Filtered::refused(by_api(wrong)),
         OfTask::Whole => Filtered::of(&visit, &FIELDS, visit.list(&path, row).await).await?,
     };
-    let ids = found.listed.rows.iter().filter_map(|row| row.task_id).collect();
+    let mut rows = found.listed.rows;
+    let ids = rows.iter().filter_map(|row| row.task_id).collect();
     let titles = by_id(&visit, ids, |task| beginning(&task.prompt, TITLE_CHARS)).await?;
-    let mut page = AuditPage {
+    for row in &mut rows {
+        row.title = row.task_id.map(|id| title(&titles, id)).unwrap_or_default();
+    }
+    let page = AuditPage {
         v: &visit.layout,
         fields: visit.query(),
         action,
         actions,
-        rows: found.listed.rows,
+        groups: Group::all(rows),
         pages: Pages::of(&visit, "/audit", &FIELDS, found.listed.next),
         wrong: found.wrong,
         kept: visit.query().query_of(&["action", "worker_id", "task_id", "request_id", "since", "until"]),
     };
-    for row in &mut page.rows {
-        row.title = row.task_id.map(|id| title(&titles, id)).unwrap_or_default();
-    }
     visit.show(found.status, &page)
 }

@@ -1,5 +1,5 @@
-//! Named keys: the list with the form that creates a key, the page of a key with its quota, the page that revokes a key, and the page of
-//! the visitor's own key.
+//! Named keys: the list with the form that creates a key, the page of a key with its quota, and the page of the visitor's own
+//! key.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,6 @@ use crate::lang::Lang;
 use crate::refused::{Refused, Wrong};
 use crate::scopes;
 use crate::spent;
-use crate::tasks::buttons::Confirm;
 use crate::times::shortened;
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::keys::{CreatedKey, Key, KeyQuota, WhoAmI};
@@ -35,9 +34,9 @@ const QUOTA: [(&str, &str, i64); 3] = [
     ("max_stored_mib", "max_stored_bytes", 1 << 20),
 ];
 
-struct Row {
-    name: String,
-    scope: String,
+pub(crate) struct Row {
+    pub name: String,
+    pub scope: String,
     /// Whom the key is for: its team, its worker and the rights of that worker, or nobody in particular.
     of: Vec<String>,
     team: Option<String>,
@@ -59,7 +58,7 @@ impl Row {
     }
 
     /// Whether the key may have a quota.
-    fn owns_tasks(&self) -> bool {
+    pub(crate) fn owns_tasks(&self) -> bool {
         Scope::parse(&self.scope).is_some_and(Scope::owns_tasks)
     }
 
@@ -384,7 +383,7 @@ impl KeyPage<'_> {
 }
 
 /// Finds a key in the list of all keys, because the API has no call for a single key.
-async fn find(visit: &Visit, name: &str) -> Result<Row, Refused> {
+pub(crate) async fn find(visit: &Visit, name: &str) -> Result<Row, Refused> {
     let found = keys(visit).await?.into_iter().find(|row| row.name == name);
     found.ok_or_else(|| Refused::new(404, "There is no such key", "Такого ключа немає"))
 }
@@ -432,38 +431,4 @@ pub(crate) async fn act(Path((name, action)): Path<(String, String)>, Posted { v
         }
         _ => Err(Refused::new(404, "There is no such button", "Такої кнопки немає")),
     }
-}
-
-pub(crate) async fn confirm_revoke(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
-    let key = find(&visit, &name).await?;
-    let name = &key.name;
-    let v = &visit.layout;
-    let path = format!("keys/{}", path_part(name));
-    let is_own = visit.caller.key.as_ref().is_some_and(|own| own.name == *name);
-    let text = if is_own {
-        v.t(
-            "This is your own key: afterwards you are signed out, and nobody can undo it. Its tasks stay.",
-            "Це ваш власний ключ: після цього ваш сеанс завершиться, і ніхто не зможе цього скасувати. Його завдання залишаться.",
-        )
-    } else if key.owns_tasks() {
-        v.t(
-            "Whoever uses it is refused from then on. Its tasks stay.",
-            "Усім, хто ним користується, відтоді буде відмовлено. Його завдання залишаться.",
-        )
-    } else if key.scope == Scope::Worker.as_str() {
-        v.t(
-            "The agent that uses it is refused from then on. Its runs go on, and are lost if it has no other key when their leases expire.",
-            "Агентові, який ним користується, відтоді буде відмовлено. Його запуски триватимуть; їх буде втрачено, якщо агент не матиме іншого ключа, коли закінчаться їхні оренди.",
-        )
-    } else {
-        v.t("Whoever uses it is refused from then on.", "Усім, хто ним користується, відтоді буде відмовлено.")
-    };
-    visit.ok(&Confirm {
-        v,
-        title: &v.t(format!("Revoke the key {name}?"), format!("Відкликати ключ {name}?")),
-        text,
-        target: format!("/{path}/revoke"),
-        button: v.t("Revoke it", "Відкликати"),
-        back: format!("/{path}"),
-    })
 }

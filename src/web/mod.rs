@@ -15,6 +15,7 @@ mod contexts;
 mod cookies;
 mod diff;
 mod error_page;
+mod failures;
 mod files;
 mod filters;
 mod html;
@@ -30,6 +31,7 @@ mod membridge;
 mod membridge_project;
 mod menu;
 mod multipart;
+mod notes;
 mod overview;
 mod own_overview;
 mod projects;
@@ -38,6 +40,7 @@ mod reconcilers;
 mod records;
 mod refused;
 mod render_cache;
+mod revocation;
 mod scopes;
 mod sign_in;
 mod spent;
@@ -103,7 +106,7 @@ pub fn pages() -> Pages {
     .look("/usage.csv", get(usage::file))
     .form("/keys", shared(get(keys::list)).post(keys::create))
     .look("/keys/{name}", shared(get(keys::show)))
-    .look("/keys/{name}/confirm-revoke", get(keys::confirm_revoke))
+    .look("/keys/{name}/confirm-revoke", get(revocation::confirm))
     .form("/keys/{name}/{action}", post(keys::act))
     .look("/leases", shared(get(records::leases)))
     .look("/artifacts", shared(get(records::artifacts)))

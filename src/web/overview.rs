@@ -6,14 +6,14 @@ use askama::Template;
 use axum::response::Response;
 use uuid::Uuid;
 
-use crate::call::Listed;
 use crate::chart::{Chart, LEAST_BARS};
+use crate::failures::{Failures, of_last_day};
 use crate::lang::Lang;
 use crate::own_overview::Own;
 use crate::refused::Refused;
 use crate::tasks::filter::Filter;
 use crate::tasks::list::{Row, newest};
-use crate::times::{cost, day, dollars, duration, shortened};
+use crate::times::{at_least, cost, day, dollars, duration, shortened};
 use crate::visit::{Layout, Visit};
 use crate::workers::{free_name, trouble};
 use bloom_api::questions::Question;
@@ -27,7 +27,7 @@ use bloom_core::{DAY_MS, Ms};
 
 /// Rows of each list on this page.
 const ROWS: usize = 8;
-/// The maximum number of recently failed tasks that are counted.
+/// The maximum number of recently cancelled tasks that are counted.
 const COUNTED: usize = 40;
 /// The number of days in the charts.
 const DAYS: Ms = 14;
@@ -55,12 +55,13 @@ struct Ask {
 
 impl Ask {
     fn of(lang: Lang, row: Row, question: Option<&Question<'_>>) -> Self {
-        let (what, said) = if let Some(tool) = row.note.strip_prefix("a person must decide whether it may use ") {
+        let note = row.note.text();
+        let (what, said) = if let Some(tool) = note.strip_prefix("a person must decide whether it may use ") {
             (lang.t("It wants to use:", "Він хоче скористатися:"), tool)
-        } else if let Some(text) = row.note.strip_prefix("it asks: ") {
+        } else if let Some(text) = note.strip_prefix("it asks: ") {
             (lang.t("It asks:", "Він запитує:"), text)
         } else {
-            ("", row.note.as_str())
+            ("", note.as_str())
         };
         let texts = question.map(|question| question.questions.join(" ")).filter(|texts| !texts.is_empty());
         let said = texts.map_or_else(|| said.to_owned(), |texts| shortened(&texts, ASKED_CHARS));
@@ -129,9 +130,10 @@ struct Overview<'a> {
     /// The numbers for a key that does not see everything.
     own: Option<Own>,
     asking: Vec<Ask>,
+    /// What failed in the last day, one row for each cause.
     failed: Vec<Row>,
     failed_count: String,
-    /// How many tasks were cancelled in the last hour because a task that they depend on did not complete; empty if there were none.
+    /// How many tasks were cancelled in the last day because a task that they depend on did not complete; empty if there were none.
     dependents: String,
     running: Vec<Row>,
     waiting: Vec<Row>,
@@ -158,10 +160,9 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
     let completed = newest(&visit, &Filter::ended_lately(Status::Completed), None, ROWS).await?.rows;
     running.retain(|row| !row.needs_person);
     waiting.retain(|row| !row.note.is_empty());
-    let Listed { rows: mut failed, next } = newest(&visit, &Filter::ended_lately(Status::Failed), None, COUNTED).await?;
-    let failed_count = at_least(failed.len(), next.is_some());
-    // The API lists tasks in the order of their creation.
-    failed.sort_by_key(|row| Reverse(row.updated_at));
+    let failures = Failures::lately(&visit).await?;
+    let failed_count = failures.count(&visit);
+    let mut failed = failures.rows;
     failed.truncate(ROWS);
     let dependents = cancelled_dependents(&visit).await?;
     let (whole, own) = match visit.layout.sees_all() {
@@ -189,16 +190,11 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
 }
 
 async fn cancelled_dependents(visit: &Visit) -> Result<String, Refused> {
-    let query = Filter::ended_lately(Status::Cancelled).query(Some(Status::Cancelled), visit.layout.now);
+    let query = of_last_day(Status::Cancelled).query(Some(Status::Cancelled), visit.layout.now);
     let is_dependent = |task: Task| task.last_failure().is_some_and(|failure| failure.reason == Reason::DependencyFailed);
     let listed = visit.list(&format!("llm-tasks?limit={COUNTED}&{query}"), is_dependent).await?;
     let count = listed.rows.iter().filter(|is_dependent| **is_dependent).count();
-    Ok(if count == 0 { String::new() } else { at_least(count, listed.next.is_some()) })
-}
-
-/// The number of tasks that were counted, and whether there may be more.
-fn at_least(count: usize, is_more: bool) -> String {
-    format!("{count}{}", if is_more { "+" } else { "" })
+    Ok(if count == 0 { String::new() } else { at_least(visit.layout.at.lang, count as i64, listed.next.is_some()) })
 }
 
 /// The tasks that the visitor may see and whose runs wait for a person.

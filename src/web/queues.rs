@@ -63,6 +63,8 @@ fn row(v: &Layout, queue: Queue<'_>) -> Row {
 struct Queues<'a> {
     v: &'a Layout,
     rows: Vec<Row>,
+    /// Whether all queues together are paused. Then no queue gives out tasks, whatever its own state is.
+    is_all_paused: bool,
     next: Option<String>,
     /// What was typed into the form.
     typed: &'a Fields,
@@ -99,12 +101,23 @@ impl Queues<'_> {
 async fn page<'a>(visit: &'a Visit, typed: &'a Fields) -> Result<Queues<'a>, Refused> {
     let v = &visit.layout;
     let mut listed = visit.list(&format!("queues?limit={ROWS}&{}", visit.query().query_of(&["cursor"])), |queue| row(v, queue)).await?;
+    let is_all_paused = is_all_paused(visit, &listed.rows).await?;
     if v.sees_all() {
         add_served(visit, &mut listed).await?;
     }
     let next = listed.next.map(|cursor| format!("/queues?cursor={}", path_part(&cursor)));
     let done = visit.query().get("done").and_then(|word| done(v, word));
-    Ok(Queues { v, rows: listed.rows, next, typed, wrong: Wrong::new(), done })
+    Ok(Queues { v, rows: listed.rows, is_all_paused, next, typed, wrong: Wrong::new(), done })
+}
+
+/// The row of all queues together is the first one of the first page.
+async fn is_all_paused(visit: &Visit, rows: &[Row]) -> Result<bool, Refused> {
+    let is_paused = |row: &Row| row.agent_slug.is_none() && row.paused_at.is_some();
+    if visit.query().get("cursor").is_none() {
+        return Ok(rows.iter().any(is_paused));
+    }
+    let first = visit.list("queues?limit=1", |queue| row(&visit.layout, queue)).await?;
+    Ok(first.rows.iter().any(is_paused))
 }
 
 /// Adds the agents that workers serve by name and that have no row of their own yet. Each is added on the page to which its name belongs,

@@ -13,7 +13,7 @@ use crate::lang::Lang;
 use crate::markdown;
 use crate::refused::{Refused, Said};
 use crate::tasks::attempts::{outcome, status_words, why};
-use crate::tasks::cells::short_id;
+use crate::tasks::cells::{short_id, short_name};
 use crate::tasks::filter::{moment, times};
 use crate::tasks::list::needs_person;
 use crate::times::{beginning, dollars, duration, shortened};
@@ -81,6 +81,8 @@ struct LeaseRow {
     task_id: Uuid,
     title: String,
     worker_id: String,
+    /// Its name, shortened to fit a column that is not wrapped.
+    worker: String,
     /// The class of its badge.
     status: &'static str,
     outcome: &'static str,
@@ -171,6 +173,7 @@ pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
             reason,
             message: shortened(&message, CHARS),
             cost: lease.usage.map(|usage| dollars(lang, usage.cost_usd)).unwrap_or_default(),
+            worker: short_name(&lease.worker_id),
             worker_id: lease.worker_id.to_string(),
             is_active: lease.status == LeaseStatus::Active,
             status,

@@ -108,6 +108,12 @@ pub(crate) fn number(number: i64) -> String {
     told
 }
 
+/// A number of what was counted, and whether there may be more.
+pub(crate) fn at_least(lang: Lang, count: i64, is_more: bool) -> String {
+    let count = number(count);
+    if is_more { lang.t(format!("{count} or more"), format!("{count} чи більше")) } else { count }
+}
+
 /// US dollars. Most runs cost cents.
 pub(crate) fn dollars(lang: Lang, usd: f64) -> String {
     let amount = if usd >= 100.0 || usd <= 0.0 {

@@ -63,6 +63,19 @@ impl Named {
     }
 }
 
+/// Tasks that failed for one cause, in the row of the newest of them.
+pub(crate) struct Alike {
+    /// How many there are.
+    pub count: String,
+    pub reason: String,
+    /// What the newest of them says about its failure, in English; empty if it says nothing.
+    pub message: String,
+    /// Their agents, each with the list of its tasks that failed in the same time.
+    pub agents: Vec<Named>,
+    /// How many agents are not named.
+    pub other_agents: usize,
+}
+
 /// A text that was found, with a part of the text before and after it.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Found {

@@ -6,16 +6,17 @@ use askama::Template;
 use axum::response::Response;
 use uuid::Uuid;
 
-use super::cells::{Found, Named, is_generated, short_id};
+use super::cells::{Alike, Found, Named, is_generated, short_id};
 use super::filter::{Filter, NAMES, kept, times};
+use super::tabs::{Tab, tabs};
 use crate::advice;
 use crate::call::{Listed, path_part};
 use crate::filters::{Filtered, OfTask, WrongFilters};
 use crate::lang::Lang;
+use crate::notes::Note;
 use crate::refused::{Refused, Said};
 use crate::times::{beginning, cost, duration};
 use crate::visit::{Fields, Layout, Visit, joined};
-use bloom_api::reports::Stats;
 use bloom_api::tasks::Task;
 use bloom_core::Ms;
 use bloom_core::task::{Status, WaitingReason};
@@ -27,6 +28,8 @@ const SORTED_ROWS: usize = 100;
 /// The maximum number of API calls for one page of a text search.
 const MOST_CALLS: usize = 5;
 const PROMPT_CHARS: usize = 100;
+/// The limit of a note that has times. They are not counted.
+const TIMED_CHARS: usize = 120;
 const NAME_CHARS: usize = 32;
 /// The maximum number of labels in a row.
 const LABELS: usize = 3;
@@ -49,7 +52,7 @@ pub(crate) struct Row {
     pub created_at: Ms,
     pub updated_at: Ms,
     /// Why it waits, or why it failed, in English.
-    pub note: String,
+    pub note: Note,
     /// A short form of the note, which replaces it if the page is not in English.
     pub reason: &'static str,
     pub needs_person: bool,
@@ -65,6 +68,8 @@ pub(crate) struct Row {
     /// Where the searched text was found: in the visible beginning of the prompt, or else in the rest of it.
     pub in_beginning: Option<Found>,
     pub in_rest: Option<Found>,
+    /// The tasks for which this row stands, if it stands for several.
+    pub alike: Option<Alike>,
 }
 
 impl Row {
@@ -82,7 +87,7 @@ impl Row {
             owner: owner(&task),
             created_at: task.created_at,
             updated_at: task.updated_at,
-            note: if task.status == Status::Completed { String::new() } else { beginning(&note, PROMPT_CHARS) },
+            note: if task.status == Status::Completed { Note::default() } else { note },
             needs_person: needs_person(&task),
             status: task.status.to_string(),
             priority: task.priority,
@@ -93,6 +98,7 @@ impl Row {
             took: lasted.map(|ms| duration(lang, ms)).unwrap_or_default(),
             in_beginning: None,
             in_rest: None,
+            alike: None,
         }
     }
 
@@ -170,63 +176,16 @@ fn sort(rows: &mut [Row], by: &str) {
     }
 }
 
-/// A link to the tasks of a status, or to those that wait for an answer. It keeps the other filters.
-struct Tab {
-    link: String,
-    name: String,
-    is_here: bool,
-    /// The number of its tasks; `None` if it is unknown.
-    count: Option<i64>,
-}
-
-/// The statuses that have a link. The link of running tasks includes leased ones, and that of failed tasks includes dead ones.
-const TABS: [Status; 5] = [Status::Queued, Status::Running, Status::Completed, Status::Failed, Status::Cancelled];
-
-/// The counts are those of all tasks, so they are left out if other filters are set.
-async fn tabs(visit: &Visit, filter: &Filter) -> Result<Vec<Tab>, Refused> {
-    let filters = NAMES.strip_prefix(&["status", "asks"]).unwrap_or(&NAMES);
-    let others = visit.query().query_of(&[filters, &["sort"]].concat());
-    let counts =
-        if visit.query().query_of(filters).is_empty() { visit.find::<Stats>("stats").await?.map(|stats| stats.tasks) } else { None };
-    let lang = visit.layout.at.lang;
-    let here = Status::parse(&filter.status);
-    let asks_here = !filter.asks.is_empty();
-    let rare = here.filter(|status| !TABS.contains(status));
-    let link = |own: &str| format!("/tasks?{}", joined([own, &others]));
-    let tab = |status: Option<Status>| Tab {
-        link: link(&status.map(|status| format!("status={status}")).unwrap_or_default()),
-        name: status.map_or_else(|| lang.t("all", "усі").to_owned(), |status| lang.word(status.as_str()).into_owned()),
-        is_here: here == status && !asks_here,
-        count: counts.as_ref().map(|counts| match status {
-            None => counts.total,
-            Some(status) => {
-                Filter::of_status(status).statuses().iter().flatten().filter_map(|one| counts.by_status.get(one.as_str())).sum()
-            }
-        }),
-    };
-    let count = visit.api.asking();
-    let asking = Tab {
-        link: link("asks=true"),
-        name: lang.t("asks you", "запитує вас").to_owned(),
-        is_here: asks_here,
-        count: counts.as_ref().map(|_| count as i64),
-    };
-    // A visitor who sees only some tasks must not learn whether others wait for an answer, so the tab is always shown.
-    let is_shown = asks_here || !visit.layout.sees_all() || count > 0;
-    let mut tabs: Vec<Tab> = [None].into_iter().chain(TABS.map(Some)).chain(rare.map(Some)).map(tab).collect();
-    if is_shown {
-        tabs.insert(1, asking);
-    }
-    Ok(tabs)
-}
-
 /// Why the task waits, or why it failed, without the commands at the end of the whole text: a row has no room for them, and the task's page
 /// has buttons.
-fn note(task: &Task<'_>) -> String {
-    let waiting = task.waiting.as_ref().map(|waiting| waiting.message.as_str());
-    let told = without_commands(waiting.or_else(|| task.last_failure().map(|failure| &*failure.message)).unwrap_or_default());
+fn note(task: &Task<'_>) -> Note {
+    let waiting = task.waiting.as_ref();
+    let message = waiting.map(|waiting| waiting.message.as_str());
+    let told = without_commands(message.or_else(|| task.last_failure().map(|failure| &*failure.message)).unwrap_or_default());
     // Ids are shortened to their ends, as everywhere in lists.
-    task.depends_on.iter().map(Uuid::to_string).fold(told, |told, id| told.replace(&id, &short_id(&id)))
+    let told = task.depends_on.iter().map(Uuid::to_string).fold(told, |told, id| told.replace(&id, &short_id(&id)));
+    let note = waiting.map(|waiting| Note::of_waiting(waiting, &told)).filter(Note::has_times);
+    note.map_or_else(|| Note::plain(beginning(&told, PROMPT_CHARS)), |note| note.shortened(TIMED_CHARS))
 }
 
 fn without_commands(text: &str) -> String {
@@ -314,7 +273,7 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     visit.ok(&Tasks {
         v: &visit.layout,
         filter: &filter,
-        tabs: tabs(&visit, &filter).await?,
+        tabs: tabs(&visit, &filter, wrong.is_empty()).await?,
         times: times(visit.layout.at.lang),
         sort: sorted,
         sorts: sorts(visit.layout.at.lang),

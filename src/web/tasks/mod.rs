@@ -15,6 +15,7 @@ pub(crate) mod requeue;
 mod result;
 pub(crate) mod show;
 mod suggestions;
+mod tabs;
 
 use uuid::Uuid;
 

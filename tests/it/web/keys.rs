@@ -101,13 +101,36 @@ on_both! { alone:
         assert_eq!(server.with_key(&newer).get("llm-tasks").await.status, 401);
         let key = admin.post("keys/ci/rotate", json!({})).await.ok()["key"].as_str().unwrap().to_owned();
 
-        browser.ok("/keys/ci/confirm-revoke").await.has("Revoke the key ci?");
+        let question = browser.ok("/keys/ci/confirm-revoke").await;
+        question.has("Revoke the key ci?");
+        question.has("<p>No task that it created waits or runs.</p>");
         server.with_key(&key).get("llm-tasks").await.ok();
         browser.send_form("/keys/ci", "/keys/ci/explode", &[]).await.expect(404);
         browser.send_form("/keys/ci/confirm-revoke", "/keys/ci/revoke", &[]).await.leads_to("/keys?done=1");
         browser.ok("/keys?done=1").await.has("The key was revoked.");
         assert_eq!(server.with_key(&key).get("llm-tasks").await.status, 401);
         browser.get("/keys/ci").await.expect(404);
+    }
+
+    async fn whoever_revokes_a_key_is_told_of_its_tasks(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        for name in ["ci", "of-others"] {
+            let api = server.with_key(&create(&admin, name, "submit", json!({})).await);
+            let crew = api.crew();
+            let task = crew.task().create().await;
+            crew.task().create().await;
+            if name == "ci" {
+                let worker = admin.worker().able("agents", json!([crew.slug])).register().await;
+                admin.task(&task.id).lease_to(&worker).await;
+            }
+        }
+        create(&admin, "lead", "admin", json!({})).await;
+        let browser = Browser::signed_in(&server, ADMIN).await;
+        let question = browser.ok("/keys/ci/confirm-revoke").await;
+        question.has("Of the tasks that it created, 1 wait and 1 run. They stay, and run as before. <a href=\"/tasks?owner=ci\">Its tasks</a>");
+        let lead = browser.ok("/keys/lead/confirm-revoke").await;
+        lead.has("<a href=\"/audit?actor=key%3Alead&#38;action=task_created\">Which tasks it created</a>");
     }
 
     async fn whoever_revokes_the_own_key_is_warned(database) {

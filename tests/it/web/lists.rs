@@ -32,6 +32,7 @@ on_both! {
             let told = browser.ok(&format!("/tasks?{field}={wrong}")).await;
             told.has(&format!("name=\"{field}\" value=\"{wrong}\" aria-invalid=\"true\" aria-describedby=\"{field}-wrong\""));
             told.has(&format!("role=\"alert\" id=\"{field}-wrong\" lang=\"en\">"));
+            told.has("<button>Apply</button></div></details>");
         }
         browser.ok("/tasks?cursor=nonsense").await.has("Invalid cursor");
         let task = crew.task().prompt("found by its id").create().await;
@@ -351,8 +352,14 @@ on_both! { alone:
             let page = browser.ok(&list).await;
             page.has(&format!("<a href=\"{list}\" aria-current=\"page\">{status} <span class=\"soft\">{}</span></a>", prompts.len()));
             page.has("<a href=\"/tasks?\">all <span class=\"soft\">5</span></a>");
-            // Counts of all tasks would be wrong beside another filter.
-            browser.ok(&format!("{list}&label=a%3Db")).await.has(&format!("<a href=\"{list}&#38;label=a%3Db\" aria-current=\"page\">{status}</a>"));
+            // With other filters, the tasks that match them are counted; in a search, none are.
+            let here = |query: &str, count: &str| format!("<a href=\"{list}&#38;{query}\" aria-current=\"page\">{status}{count}</a>");
+            let of_agent = format!("agent_slug={}", crew.slug);
+            let filtered = browser.ok(&format!("{list}&{of_agent}")).await;
+            filtered.has(&here(&of_agent, &format!(" <span class=\"soft\">{}</span>", prompts.len())));
+            filtered.has(&format!("<a href=\"/tasks?{of_agent}\">all <span class=\"soft\">5</span></a>"));
+            browser.ok(&format!("{list}&label=a%3Db")).await.has(&here("label=a%3Db", " <span class=\"soft\">0</span>"));
+            browser.ok(&format!("{list}&text=it+is")).await.has(&here("text=it+is", ""));
             assert_eq!(page.text.matches("name=\"ids\"").count(), prompts.len(), "{}", page.text);
             prompts.iter().for_each(|prompt| page.has(prompt));
         }
@@ -370,7 +377,7 @@ on_both! { alone:
             fail(crew.task().prompt(&format!("number {number} failed long ago")).create().await.lease_to(&worker).await).await;
         }
         Link::open(&server.database_url()).await.rows("UPDATE task_state SET updated_at = 1, finished_at = 1 WHERE finished_at IS NOT NULL").await;
-        let list = "/tasks?status=failed&amp;finished_since=1h";
+        let list = "/tasks?status=failed&amp;finished_since=24h";
         browser.ok("/").await.has(&format!("<a class=\"card\" href=\"{list}\"><b>0</b>"));
         fail(oldest).await;
         let overview = browser.ok("/").await;
@@ -380,9 +387,9 @@ on_both! { alone:
         let shown = browser.ok(&list.replace("&amp;", "&")).await;
         shown.has("made long ago");
         shown.has_not("failed long ago");
-        shown.has("<option value=\"1h\" selected>in the last hour</option>");
+        shown.has("<option value=\"24h\" selected>in the last day</option>");
         // What is shown is what is changed.
-        let all = [("which", "all"), ("action", "requeue"), ("status", "failed"), ("finished_since", "1h")];
+        let all = [("which", "all"), ("action", "requeue"), ("status", "failed"), ("finished_since", "24h")];
         browser.send_form("/tasks", "/tasks/bulk", &all).await.expect(200).has("Requeue 1 task?");
     }
 }

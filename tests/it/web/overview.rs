@@ -39,7 +39,7 @@ on_both! { alone:
     async fn the_overview_counts_what_was_cancelled_because_another_task_failed(database) {
         let server = Server::on(database).start();
         let (crew, browser) = (server.crew(), Browser::of(&server));
-        let link = "<a href=\"/tasks?status=cancelled&amp;finished_since=1h\">Cancelled because a task on which they depend did not complete: ";
+        let link = "<a href=\"/tasks?status=cancelled&amp;finished_since=24h\">Cancelled because a task on which they depend did not complete: ";
         let (task, lease) = crew.leased_task().await;
         let mut dependents = Vec::new();
         for _ in 0..2 {
@@ -53,6 +53,35 @@ on_both! { alone:
             dependent.reaches("cancelled").await;
         }
         browser.ok("/").await.has(&format!("{link}2</a>"));
+    }
+
+    async fn failures_of_one_cause_are_one_row_of_the_overview(database) {
+        let server = Server::on(database).start();
+        let (crew, browser) = (server.crew(), Browser::of(&server));
+        let worker = crew.worker().register().await;
+        let fail = async |prompt: &str, message: &str| {
+            let task = crew.task().prompt(prompt).create().await;
+            let failed = json!({ "error_message": message, "reason": "auth" });
+            task.lease_to(&worker).await.complete("error", failed).await.ok();
+            task.id
+        };
+        fail("the first", "no such table: users (3 ms)").await;
+        // One alone is a row as in other lists.
+        let alone = browser.ok("/").await;
+        alone.has("the first</a>");
+        alone.has_not(" × ");
+        fail("the second", "no such table: users (17 ms)").await;
+        let newest = fail("the third", "no such table: users (5 ms)").await;
+        let other = fail("the other", "no such table: orders").await;
+        let shown = browser.ok("/").await;
+        shown.has("<strong>3 × <span lang=\"en\">no such table: users (5 ms)</span></strong>");
+        shown.has(&format!("the newest: <a href=\"/tasks/{newest}\">the third</a>"));
+        shown.has_not("the first</a>");
+        shown.has(&format!("<a href=\"/tasks/{other}\">the other</a>"));
+        let list = format!("/tasks?agent_slug={}&status=failed&finished_since=24h", crew.slug);
+        shown.has(&format!("<a href=\"{}\">All that failed in the last day: {}</a>", list.replace('&', "&#38;"), crew.slug));
+        browser.ok(&list).await.has("the first");
+        shown.has("All that failed in the last day (4)");
     }
 
     async fn the_overview_tells_a_paused_worker_from_one_that_is_away(database) {

@@ -48,6 +48,7 @@ on_both! {
         let cloned = browser.ok(&format!("{page}?done=clone")).await;
         cloned.has("s-cloned");
         cloned.has("/w/projects/a/b");
+        cloned.has_not("the copy that its runs use");
         assert_eq!(stub.seen("/clone").len(), 2);
 
         browser.ok(&format!("{page}/confirm-delete")).await.has(&format!("Delete the project {name}?"));
@@ -94,7 +95,10 @@ on_both! {
         run().await.0.complete("error", json!({ "error_message": "no", "reason": "auth" })).await.ok();
         browser.ok(&page).await.has("The newest run failed:");
         run().await.0.complete("success", json!({})).await.ok();
-        browser.ok(&page).await.has_not("The newest run failed:");
+        let cloned = browser.ok(&page).await;
+        cloned.has_not("The newest run failed:");
+        // Nobody asked the worker for a clone, so it has no path.
+        cloned.has("<span class=\"soft\">the copy that its runs use</span>");
     }
 
     async fn what_is_wrong_is_told_at_its_field(server) {

@@ -64,8 +64,14 @@ on_both! { alone:
         let send = async |action: &str| browser.send_form("/queues", "/queues", &[("action", action), ("all", "yes")]).await;
         send("pause").await.expect(400);
         browser.ok("/queues/confirm-pause").await.has("Those that run go on");
+        server.crew().task().with("agent_slug", json!("open")).create().await;
+        browser.ok("/queues").await.has("<span class=\"badge s-online\">open</span>");
         browser.send_form("/queues/confirm-pause", "/queues/pause", &[]).await.leads_to("/queues?done=pause");
-        browser.ok("/queues").await.has("aria-label=\"Resume: all queues together\"");
+        let paused = browser.ok("/queues").await;
+        paused.has("aria-label=\"Resume: all queues together\"");
+        // No queue gives out tasks, also one that is not paused itself.
+        paused.has("<span class=\"badge s-queued\">paused (all)</span>");
+        paused.has_not("<span class=\"badge s-online\">open</span>");
         browser.ok("/").await.has("All queues are paused");
         send("limit").await.expect(400).has("id=\"agent_slug-wrong\"");
         send("resume").await.leads_to("/queues?done=resume");

@@ -102,6 +102,23 @@ on_both! {
 }
 
 on_both! { alone:
+    async fn what_one_request_did_is_one_row_of_the_audit_trail(database) {
+        let server = Server::on(database).start();
+        let (crew, browser) = (server.crew(), Browser::of(&server));
+        let mut ids = Vec::new();
+        for number in 0..3 {
+            ids.push(crew.task().prompt(&format!("number {number} of one call")).create().await.id);
+        }
+        server.post("llm-tasks:cancel", json!({ "ids": ids })).await.ok();
+        let shown = browser.ok("/audit?action=task_cancelled").await;
+        shown.has("<strong>3 × task cancelled</strong>");
+        for (number, id) in ids.iter().enumerate() {
+            shown.has(&format!("<li><a href=\"/tasks/{id}\" title=\"{id}\">number {number} of one call</a>"));
+        }
+        // Each task was created by a request of its own.
+        browser.ok("/audit?action=task_created").await.has_not(" × ");
+    }
+
     async fn columns_that_the_visitor_is_not_told_are_left_out(database) {
         let server = keyed(database);
         let admin = server.with_key(ADMIN);

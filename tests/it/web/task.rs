@@ -120,8 +120,9 @@ on_both! {
         let failed = json!({ "error_message": "it took too long", "reason": "timeout", "retryable": true, "retry_at": now_ms() + 600_000 });
         lease.complete("error", failed).await.ok();
         let shown = browser.ok(&list).await;
-        shown.has("<span lang=\"en\">is tried again at ");
-        shown.has(", because: it took too long</span>");
+        // When, as the page tells times.
+        shown.has("<span lang=\"en\">is tried again <time datetime=");
+        shown.has("</time>, because: it took too long</span>");
         shown.has(" · tried again: timeout");
     }
 }
