@@ -14,7 +14,7 @@ use crate::markdown;
 use crate::refused::{Refused, Said};
 use crate::tasks::attempts::{outcome, status_words, why};
 use crate::tasks::cells::{short_id, short_name};
-use crate::tasks::filter::{moment, times};
+use crate::tasks::filter::{moment, reasons, times};
 use crate::tasks::list::needs_person;
 use crate::times::{beginning, dollars, duration, shortened};
 use crate::visit::{Fields, Layout, Visit, joined};
@@ -159,8 +159,8 @@ pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
     let outcomes = [LeaseOutcome::Success, LeaseOutcome::Error, LeaseOutcome::Interrupted].map(LeaseOutcome::as_str);
     let [success, error, interrupted] = outcomes;
     let ended = visit.query().word("outcome", &outcomes)?;
-    let reasons: Vec<_> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
-    let chosen_reason = visit.query().word("reason", &reasons)?;
+    let known_reasons: Vec<_> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+    let chosen_reason = visit.query().word("reason", &known_reasons)?;
     let times = times(lang);
     let since = visit.query().word("since", &times.map(|(word, _)| word))?;
     let row = |lease: Lease| {
@@ -213,7 +213,7 @@ pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
             (error, lang.t("failed", "з помилкою")),
             (interrupted, lang.t("interrupted", "перервано")),
         ],
-        reasons: reasons.iter().map(|word| (*word, lang.word(word))).collect(),
+        reasons: reasons(lang),
         reason: chosen_reason,
         times,
         since,

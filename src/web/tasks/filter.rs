@@ -1,5 +1,7 @@
 //! The filters of the list of tasks. They are stored in the address of the list.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 use url::form_urlencoded;
 
@@ -38,6 +40,11 @@ pub(crate) fn kept() -> Vec<&'static str> {
 /// The time that one of [`TIMES`] means; `None` for another word.
 pub(crate) fn moment(word: &str, now: Ms) -> Option<Ms> {
     TIMES.iter().find(|(known, _)| *known == word).map(|(_, span)| (now - span).max(0))
+}
+
+/// The possible reasons of failures and their labels.
+pub(crate) fn reasons(lang: Lang) -> Vec<(&'static str, Cow<'static, str>)> {
+    Reason::ALL.iter().map(|reason| (reason.as_str(), lang.word(reason.as_str()))).collect()
 }
 
 /// The possible times and their labels.

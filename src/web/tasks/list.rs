@@ -1,5 +1,6 @@
 //! The list of tasks.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 
 use askama::Template;
@@ -7,7 +8,7 @@ use axum::response::Response;
 use uuid::Uuid;
 
 use super::cells::{Alike, Found, Named, is_generated, short_id};
-use super::filter::{Filter, NAMES, kept, times};
+use super::filter::{Filter, NAMES, kept, reasons, times};
 use super::tabs::{Tab, tabs};
 use crate::advice;
 use crate::call::{Listed, path_part};
@@ -207,6 +208,7 @@ struct Tasks<'a> {
     filter: &'a Filter,
     tabs: Vec<Tab>,
     times: [(&'static str, &'static str); 4],
+    reasons: Vec<(&'static str, Cow<'static, str>)>,
     sort: String,
     sorts: [(&'static str, &'static str); SORTS.len()],
     rows: Vec<Row>,
@@ -275,6 +277,7 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
         filter: &filter,
         tabs: tabs(&visit, &filter, wrong.is_empty()).await?,
         times: times(visit.layout.at.lang),
+        reasons: reasons(visit.layout.at.lang),
         sort: sorted,
         sorts: sorts(visit.layout.at.lang),
         rows,
