@@ -112,9 +112,6 @@ pub(crate) async fn run(args: AuditArgs, server: &Server, shown: Shown) -> Resul
 
 /// If nothing is found of an actor: says that no key has its name, or how a key is named, because a name alone could be a worker's.
 async fn tell_of_key(server: &Server, actor: &str) {
-    if is_name_of_another_actor(actor) {
-        return;
-    }
     // The call is needed only for a hint, so the command does not fail if it does.
     let is_there = async |name: &str| server.list(PATH, &[("actor", name.to_owned())], 1).await.is_ok_and(|(rows, _)| !rows.is_empty());
     if let Some(name) = actor.strip_prefix("key:") {
@@ -125,7 +122,7 @@ async fn tell_of_key(server: &Server, actor: &str) {
         return;
     }
     let key = format!("key:{actor}");
-    if !is_there(actor).await && is_there(&key).await {
+    if !is_name_of_another_actor(actor) && !is_there(actor).await && is_there(&key).await {
         term::info(&format!("Nothing is by {actor}; the key of that name is written {key}: --actor {key}"));
     }
 }

@@ -7,7 +7,7 @@ use super::progress::{number, tasks};
 use super::server_calls::{Server, read};
 use bloom_api::answers::{BulkResult, Lease};
 use bloom_core::api_key::Scope;
-use bloom_core::task::{LeaseStatus, Status};
+use bloom_core::task::LeaseStatus;
 
 /// The maximum number of active leases that are read: more than any worker has.
 const MAX_LEASES: usize = 100;
@@ -32,10 +32,11 @@ pub(crate) async fn effects(server: &Server, key: &Value) -> String {
 
 async fn of_tasks(server: &Server, name: &str) -> String {
     let goes_on = format!("stay, and run as before; to cancel them: bloom-runtime task cancel --owner {name}");
-    let counts = tokio::join!(open(server, name, Status::Queued), open(server, name, Status::Leased), open(server, name, Status::Running));
     // The counts are needed only for this text, so the command does not fail if they can't be read.
-    let (Some(queued), Some(leased), Some(running)) = counts else { return format!("Tasks that it created {goes_on}") };
-    let (waiting, running) = (queued.matched, leased.matched + running.matched);
+    let (Some(queued), Some(active)) = tokio::join!(open(server, name, "queued"), open(server, name, "leased,running")) else {
+        return format!("Tasks that it created {goes_on}");
+    };
+    let (waiting, running) = (queued.matched, active.matched);
     if waiting + running == 0 {
         return "No task that it created is waiting or running.".to_owned();
     }
@@ -43,9 +44,9 @@ async fn of_tasks(server: &Server, name: &str) -> String {
     format!("{}{or_more} waiting and {} running tasks that it created {goes_on}", number(waiting), number(running))
 }
 
-/// How many tasks of the owner have this status. A dry run counts them, because a list would send all their prompts.
-async fn open(server: &Server, owner: &str, status: Status) -> Option<BulkResult> {
-    let body = json!({ "filter": { "owner": owner, "status": status.as_str() }, "dry_run": true });
+/// How many tasks of the owner have one of these statuses. A dry run counts them, because a list would send all their prompts.
+async fn open(server: &Server, owner: &str, statuses: &str) -> Option<BulkResult> {
+    let body = json!({ "filter": { "owner": owner, "status": statuses }, "dry_run": true });
     read(&server.post("api/runtime/llm-tasks:cancel", &body).await.ok()?).ok()
 }
 

@@ -97,6 +97,9 @@ pub enum Actor {
     Router,
     /// A reconciler.
     Reconciler,
+    /// A reconciler, or the server in a call that has this consequence although its client did not decide it: a task is cancelled because
+    /// another one did not complete. It is shown as a reconciler, also if the call used a named key.
+    Consequence,
     /// A worker, for its own runs, and when it comes back online.
     Worker(WorkerId),
 }
@@ -113,8 +116,7 @@ impl Actor {
     /// the key.
     pub(super) fn named(&self, by: &Requester) -> String {
         match &by.key {
-            // What follows from a call by itself is not what its client decided: tasks are cancelled because others did not complete.
-            Some(key) if *self != Self::Reconciler => format!("{KEY}{key}"),
+            Some(key) if *self != Self::Consequence => format!("{KEY}{key}"),
             _ => self.to_string(),
         }
     }
@@ -188,7 +190,7 @@ impl fmt::Display for Actor {
             Self::Api => "api",
             Self::Admin => "admin",
             Self::Router => "router",
-            Self::Reconciler => "reconciler",
+            Self::Reconciler | Self::Consequence => "reconciler",
             Self::Worker(id) => id,
         })
     }

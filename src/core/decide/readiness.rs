@@ -209,7 +209,7 @@ pub(super) fn apply(set: &mut WorkingSet, task: &mut TaskState, readiness: Readi
                 _ => "was removed, and whether it completed is not known; submit this task again without it",
             };
             task.failure = Some(Failure { reason: Reason::DependencyFailed, message: format!("task {dependency} {fate}"), at: now });
-            set.audit(Action::TaskCancelled, EntityType::Task, task.id, &Actor::Reconciler, format!("dependency {dependency} {fate}"));
+            set.audit(Action::TaskCancelled, EntityType::Task, task.id, &Actor::Consequence, format!("dependency {dependency} {fate}"));
             finish(set, task, Status::Cancelled);
         }
     }

@@ -72,7 +72,7 @@ fn a_dead_task_is_told_with_the_command_that_describes_it() {
         assert!(said.contains("is dead: ") && said.contains(&format!("see bloom-runtime task describe {}", task.id)), "{said}");
         let shown = user.does(&["task", "describe", &task.id]).ok();
         let attempts = shown.split("History:").next().unwrap();
-        assert!(!attempts.contains("task_dead") && attempts.contains("the run failed, and the task is dead: agent_error"), "{shown}");
+        assert!(!attempts.contains("task_dead") && attempts.contains("the run failed: agent_error: it broke"), "{shown}");
     });
 }
 

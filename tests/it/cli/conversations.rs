@@ -43,7 +43,7 @@ fn a_context_is_listed_described_and_reset() {
 #[test]
 fn contexts_of_servers_and_of_tasks_are_told_apart() {
     let user = User::at(sqlite());
-    assert!(user.does(&["context", "--help"]).ok().contains("bloom-runtime conversation"));
+    assert!(user.does(&["context", "--help"]).ok().contains("for the conversations of tasks, see `conversation`"));
     assert!(user.does(&["conversation", "--help"]).ok().contains("The command `context` is about something else"));
     assert!(user.does(&["conversation", "reset", "--help"]).ok().contains("the files of the context stay"));
 }

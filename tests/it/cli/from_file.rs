@@ -71,8 +71,8 @@ fn the_same_command_submits_what_a_quota_left_out() {
         let how =
             "Lines 1 to 2 were submitted. Wait for room in the quota. Give the same command again to go on; no line becomes a second task.";
         assert!(said.contains(how), "{said}");
-        let limit = "What is used: bloom-runtime key whoami. An administrator sets other limits, all at once: bloom-runtime key quota ci \
-                     --max-open-tasks N";
+        let limit =
+            "What is used: bloom-runtime key whoami. An administrator sets another limit: bloom-runtime key quota ci --max-open-tasks N";
         assert!(said.contains(limit), "{said}");
         admin.does(&["key", "quota", "ci", "--max-open-tasks", "3"]).ok();
         let done = user.does(&command).ends(0);

@@ -94,7 +94,9 @@ on_both! {
         // Another failure says nothing about the clone, and a success that it is there.
         run().await.0.complete("error", json!({ "error_message": "no", "reason": "auth" })).await.ok();
         browser.ok(&page).await.has("The newest run failed:");
-        run().await.0.complete("success", json!({})).await.ok();
+        run().await.0.complete("success", json!({ "output": "o", "branch": "bloom/c" })).await.ok();
+        let noted = async || server.get(&format!("projects/{}", made["id"].as_str().unwrap())).await.ok();
+        eventually("the clone is noted", || async { (noted().await["clone_status"] == "cloned").then_some(()) }).await;
         let cloned = browser.ok(&page).await;
         cloned.has_not("The newest run failed:");
         // Nobody asked the worker for a clone, so it has no path.

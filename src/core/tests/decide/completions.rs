@@ -131,9 +131,9 @@ fn an_error() {
         failed 1/3 agent_error; lease released with result; task_completed by w1 <- leased by a call | leased by a claim | leased by a push
             | running by a call | running by a claim | running by a push | queued after an expiry
         failed 1/1 agent_error; lease released with result; task_completed by w1 <- on its last attempt
-        dead 1/1 agent_error; lease released with result; task_completed by w1 <- dead by an expiry
         cancelled 1/3 cancel cancelled; lease released with result; task_cancelled by w1 <- leased, cancel requested
         cancelled 1/1 cancel cancelled; lease released with result; task_cancelled by w1 <- running, cancel requested
+        dead 1/1 agent_error; lease released with result; task_completed by w1 <- dead by an expiry
         told before; unchanged <- waits after a failure | dead after a failure | completed | failed
         ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
     );
@@ -149,9 +149,9 @@ fn an_error_that_may_be_tried_again() {
         queued 1/3 parked not_before agent_error; lease released with result; task_retried by w1 <- leased by a call
             | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | queued after an expiry
         dead 1/1 agent_error; lease released with result; task_dead by w1 <- on its last attempt
-        dead 1/1 agent_error; lease released with result; task_completed by w1 <- dead by an expiry
         cancelled 1/3 cancel cancelled; lease released with result; task_cancelled by w1 <- leased, cancel requested
         cancelled 1/1 cancel cancelled; lease released with result; task_cancelled by w1 <- running, cancel requested
+        dead 1/1 agent_error; lease released with result; task_completed by w1 <- dead by an expiry
         told before; unchanged <- waits after a failure | dead after a failure | completed | failed
         ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
     );
@@ -167,9 +167,9 @@ fn an_error_that_is_no_attempt() {
         queued 0/3 1 back parked reserved agent_error; lease released with result; task_retried by w1 <- leased by a call
             | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | queued after an expiry
         queued 0/1 1 back parked reserved agent_error; lease released with result; task_retried by w1 <- on its last attempt
-        dead 1/1 agent_error; lease released with result; task_completed by w1 <- dead by an expiry
         cancelled 0/3 1 back cancel cancelled; lease released with result; task_cancelled by w1 <- leased, cancel requested
         cancelled 0/1 1 back cancel cancelled; lease released with result; task_cancelled by w1 <- running, cancel requested
+        dead 1/1 agent_error; lease released with result; task_completed by w1 <- dead by an expiry
         told before; unchanged <- waits after a failure | dead after a failure | completed | failed
         ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
     );
