@@ -45,7 +45,7 @@ fn contexts_of_servers_and_of_tasks_are_told_apart() {
     let user = User::at(sqlite());
     assert!(user.does(&["context", "--help"]).ok().contains("for the conversations of tasks, see `conversation`"));
     assert!(user.does(&["conversation", "--help"]).ok().contains("The command `context` is about something else"));
-    assert!(user.does(&["conversation", "reset", "--help"]).ok().contains("the files of the context stay"));
+    assert!(user.does(&["conversation", "reset", "--help"]).ok().contains("The files of the context stay"));
 }
 
 #[test]
