@@ -41,8 +41,8 @@ EMPTY = {"type": "string", "maxLength": 0}
 def before_load_schema(context, document):
     """The document says what clients should send. What the server accepts beyond that must not be taken for a fault."""
     for path, item in document["paths"].items():
-        # The audit trail refuses what is no id.
-        lenient = LENIENT - {"task_id"} if path.endswith("/audit") else LENIENT
+        # The audit trail and the leases refuse what is no id.
+        lenient = LENIENT - {"task_id"} if path.endswith(("/audit", "/leases")) else LENIENT
         for call in item.values():
             for parameter in call.get("parameters", []):
                 if parameter["in"] == "query" and not parameter.get("required"):

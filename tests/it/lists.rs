@@ -125,6 +125,7 @@ on_both! { alone:
         server.get("leases?outcome=failed").await.refuses(&["outcome"]);
         server.get("leases?reason=late").await.refuses(&["reason"]);
         server.get("leases?created_after=yesterday").await.refuses(&["created_after"]);
+        server.get("leases?status=nonsense&task_id=x").await.refuses(&["task_id"]);
         assert_eq!(server.get("leases?status=nonsense").await.ok(), json!([]));
         assert_eq!(server.get("leases?status=").await.ok().as_array().unwrap().len(), 5);
     }

@@ -28,27 +28,25 @@ pub(crate) const LIST: RoutePolicy = RoutePolicy::READ.or_submit();
 )]
 pub(crate) async fn list(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
     let page_wanted = page_of(&params)?;
-    let status = match params.get("status").map(LeaseStatus::parse) {
-        Some(None) => return ok(&[(); 0]),
-        status => status.flatten(),
-    };
-    let task_id = params.id("task_id")?;
-    match task_id {
-        None if caller.sees().is_some() => {
-            return Err(Error::field("task_id", "Required with a submit or member key: the task of the leases"));
-        }
-        Some(task) if ownership::tasks(&app, &caller, vec![task]).await?.is_empty() => return ok(&[(); 0]),
-        _ => {}
-    }
+    let status = params.get("status").map(LeaseStatus::parse);
     let filter = LeaseFilter {
-        status,
-        task_id,
+        status: status.flatten(),
+        task_id: params.id("task_id")?,
         worker_id: params.text("worker_id")?,
         outcome: params.word("outcome", LeaseOutcome::ALL)?,
         reason: params.word("reason", Reason::ALL)?,
         created_after: params.moment("created_after")?,
         created_before: params.moment("created_before")?,
     };
+    match filter.task_id {
+        // No lease has an unknown status.
+        _ if status == Some(None) => return ok(&[(); 0]),
+        None if caller.sees().is_some() => {
+            return Err(Error::field("task_id", "Required with a submit or member key: the task of the leases"));
+        }
+        Some(task) if ownership::tasks(&app, &caller, vec![task]).await?.is_empty() => return ok(&[(); 0]),
+        _ => {}
+    }
     let mut rows = app.store.leases(&filter, &page_wanted).await?;
     let next = cut(&mut rows, false, &params, "/api/runtime/leases", |lease| lease.id);
     page(&rows.iter().map(show_lease).collect::<Vec<_>>(), next)
