@@ -61,6 +61,9 @@ pub enum Code {
 /// The beginning of the text about a key whose scope does not allow the call; an agent tells then how to create a key that does.
 pub const WRONG_SCOPE: &str = "This key has the scope";
 
+/// The beginning of the text about a key of another worker; an agent tells then how to create one of its own.
+pub const OTHER_WORKER: &str = "This key is for the worker";
+
 /// Not `Code`, so that clients accept the words of newer servers.
 pub type AnyCode = Word<Code>;
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
+use clap::builder::NonEmptyStringValueParser;
 use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 use serde_json::Value;
 use tokio::time::sleep;
@@ -14,6 +14,7 @@ use super::records::{self, Limit, MAX_ROWS};
 use super::retry::Retry;
 use super::server_calls::{Server, read};
 use super::show::{Feed, Form, Shown};
+use super::words::one_of;
 use super::{columns, ids, key, shell_completion, term, when};
 use crate::CommandError;
 use bloom_api::answers::Audit;
@@ -62,7 +63,7 @@ struct AuditFilters {
         long,
         value_name = "ACTION",
         value_delimiter = ',',
-        value_parser = PossibleValuesParser::new(Action::ALL.iter().map(|action| action.as_str()))
+        value_parser = one_of(Action::ALL)
     )]
     action: Vec<String>,
     /// Only changes that people decided on, not what runs, workers and the server do by themselves

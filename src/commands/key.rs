@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
+use clap::builder::{NonEmptyStringValueParser, TypedValueParser};
 use clap::{ArgGroup, Args, Subcommand};
 use serde_json::Value;
 
@@ -11,6 +11,7 @@ use super::key_file::NewKeyFile;
 use super::key_quota::{self, QuotaChange, QuotaFlags};
 use super::server_calls::{Server, read};
 use super::show::{self, Form, Shown};
+use super::words::one_of;
 use super::{columns, revocation, term, when};
 use crate::CommandError;
 use bloom_api::keys::{CreatedKey, EnrolledName, Key, KeyName, KeyRotation, NewEnrollment, NewKey};
@@ -142,8 +143,7 @@ fn seconds(seconds: u64) -> i64 {
 }
 
 fn scope_parser() -> impl TypedValueParser<Value = Scope> {
-    PossibleValuesParser::new(Scope::ALL.iter().map(|scope| scope.as_str()))
-        .try_map(|word| Scope::parse(&word).ok_or("expected one of the listed scopes"))
+    one_of(Scope::ALL).try_map(|word| Scope::parse(&word).ok_or("expected one of the listed scopes"))
 }
 
 pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {

@@ -44,6 +44,7 @@ mod task;
 pub mod term;
 mod usage;
 mod when;
+mod words;
 mod worker;
 
 use clap::Subcommand;

@@ -2,23 +2,20 @@
 
 use super::server_calls::Server;
 use crate::CommandError;
+use bloom_core::command::{QUOTA_IS, QUOTA_LATER};
 
-/// How the server's refusal begins.
-const REFUSED: &str = "The quota of this key is";
-/// What the refusal says if there will be room by itself.
-const LATER: &str = "try again in";
 /// The limits as the refusals name them, and the flags that set them.
 const LIMITS: [(&str, &str); 3] =
     [("open tasks", "--max-open-tasks N"), ("tasks a minute", "--max-tasks-per-minute N"), ("stored bytes", "--max-stored-mib MIB")];
 
 /// Whether the call was refused for want of quota.
 pub(crate) fn is_refusal(failure: &CommandError) -> bool {
-    failure.message.contains(REFUSED)
+    failure.message.contains(QUOTA_IS)
 }
 
 /// Whether there may be room for a smaller call.
 pub(crate) fn has_room_for_less(failure: &CommandError) -> bool {
-    is_refusal(failure) && !failure.message.contains(LATER)
+    is_refusal(failure) && !failure.message.contains(QUOTA_LATER)
 }
 
 /// Adds to a refusal for want of quota how to see what is used, and how to change the limit.

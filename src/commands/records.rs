@@ -1,6 +1,6 @@
 //! Leases, and what lists have in common.
 
-use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 use serde::de::DeserializeOwned;
@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::number::within;
 use super::server_calls::{Server, failed};
 use super::show::{self, Form, Kind, Shown};
+use super::words::one_of;
 use super::{columns, ids, shell_completion, term, when};
 use crate::CommandError;
 use bloom_core::Ms;
@@ -81,13 +82,13 @@ pub enum LeaseCommand {
     #[command(alias = "ls")]
     List {
         /// Only leases with this status
-        #[arg(long, value_parser = PossibleValuesParser::new(LeaseStatus::ALL.iter().map(|status| status.as_str())))]
+        #[arg(long, value_parser = one_of(LeaseStatus::ALL))]
         status: Option<String>,
         /// Only ended leases with this outcome; interrupted: the run was cancelled or handed back, or its worker was lost
-        #[arg(long, value_parser = PossibleValuesParser::new(LeaseOutcome::ALL.iter().map(|outcome| outcome.as_str())))]
+        #[arg(long, value_parser = one_of(LeaseOutcome::ALL))]
         outcome: Option<String>,
         /// Only leases whose run failed or was interrupted for this reason
-        #[arg(long, value_parser = PossibleValuesParser::new(Reason::ALL.iter().map(|reason| reason.as_str())))]
+        #[arg(long, value_parser = one_of(Reason::ALL))]
         reason: Option<String>,
         /// Only leases of this worker
         #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]

@@ -6,7 +6,7 @@ pub use super::arguments::{
 pub use super::audit::Requester;
 pub use super::op::Op;
 pub use super::operation::{Operation, Urgency, Weight};
-pub use super::rejection::{OTHER_AGENT, Rejection, UNKNOWN_PROJECT};
+pub use super::rejection::{OTHER_AGENT, QUOTA_IS, QUOTA_LATER, Rejection, UNKNOWN_PROJECT};
 pub use super::reply::Reply;
 pub use super::row_keys::{AFTER_ALL, ControlPlaneKeys, NodeKey, RowKeys};
 

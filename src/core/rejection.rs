@@ -213,6 +213,11 @@ pub enum Rejection {
     NotLeader,
 }
 
+/// How the text of a rejection for want of quota begins; clients say then what to do.
+pub const QUOTA_IS: &str = "The quota of this key is";
+/// What it says before the time if there will be room by itself.
+pub const QUOTA_LATER: &str = "try again in";
+
 impl Rejection {
     /// Whether the rejection is due to a quota.
     pub fn is_of_quota(&self) -> bool {
@@ -346,21 +351,21 @@ impl fmt::Display for Rejection {
                 write!(f, "A quota is for keys of the scopes 'submit' and 'member', and this key has the scope '{scope}'")
             }
             Self::QuotaOfOpenTasks { most, open: 0 } => {
-                write!(f, "The quota of this key is {most} open tasks, and this call alone creates more: send them in several calls")
+                write!(f, "{QUOTA_IS} {most} open tasks, and this call alone creates more: send them in several calls")
             }
             Self::QuotaOfOpenTasks { most, open } => {
-                write!(f, "The quota of this key is {most} open tasks, and {open} are open: wait until some end, or cancel some")
+                write!(f, "{QUOTA_IS} {most} open tasks, and {open} are open: wait until some end, or cancel some")
             }
             Self::QuotaOfStoredBytes { most, stored } => write!(
                 f,
-                "The quota of this key is {most} stored bytes, and {stored} are stored: delete finished tasks, or uploads that no task \
+                "{QUOTA_IS} {most} stored bytes, and {stored} are stored: delete finished tasks, or uploads that no task \
                  uses (what is deleted counts for a minute more)"
             ),
             Self::QuotaOfOneCall { most } => {
-                write!(f, "The quota of this key is {most} tasks a minute, and this call alone creates more: send them in several calls")
+                write!(f, "{QUOTA_IS} {most} tasks a minute, and this call alone creates more: send them in several calls")
             }
             Self::QuotaOfTasksPerMinute { most, wait_ms } => {
-                write!(f, "The quota of this key is {most} tasks a minute: try again in {} s", wait_sec(*wait_ms))
+                write!(f, "{QUOTA_IS} {most} tasks a minute: {QUOTA_LATER} {} s", wait_sec(*wait_ms))
             }
             Self::QuotaOfCreator(key, refusal) => {
                 f.write_str(&refusal.to_string().replacen("this key", &format!("the key '{key}', which created the task,"), 1))

@@ -7,9 +7,9 @@ use axum::response::Response;
 use uuid::Uuid;
 
 use crate::call::path_part;
-use crate::filters::{Filtered, OfTask, WrongFilters, by_api};
+use crate::filters::{OfTask, WrongFilters, by_api};
 use crate::records::{CHARS, Pages, ROWS, by_id, title};
-use crate::refused::{Refused, Said, Wrong};
+use crate::refused::{Refused, Wrong};
 use crate::tasks::attempts::in_words;
 use crate::tasks::cells::short_id;
 use crate::times::{beginning, shortened};
@@ -131,10 +131,6 @@ impl AuditPage<'_> {
         self.fields.text(field)
     }
 
-    fn wrong(&self, field: &str) -> Option<&Said> {
-        self.wrong.get(field)
-    }
-
     /// The fields of the form next to the action, as name and label. The first two are always visible.
     fn filters(&self) -> [(&'static str, &'static str); 6] {
         let t = |english, ukrainian| self.v.t(english, ukrainian);
@@ -234,13 +230,12 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
         actions => format!("&action={actions}"),
     };
     let path = format!("audit?limit={ROWS}&{}{action_query}{times}", visit.query().query_of(&[&FILTERS[..], &["cursor"]].concat()));
-    let others = ["action", "actor", "worker_id", "request_id", "since", "until"];
-    let found = match OfTask::of(&visit, "/audit", "task_id", &others).await? {
-        OfTask::Part(found) => return Ok(found),
-        OfTask::Wrong(of_task) => Filtered::refused(by_api(wrong).into_iter().chain(of_task).collect()),
-        OfTask::Whole if !wrong.is_empty() => Filtered::refused(by_api(wrong)),
-        OfTask::Whole => Filtered::of(&visit, &FIELDS, visit.list(&path, row).await).await?,
+    let list = async { if wrong.is_empty() { visit.list(&path, row).await } else { Err(Refused::of_fields(wrong.clone())) } };
+    let mut found = match OfTask::of(&visit, ("/audit", "task_id"), &FIELDS, list).await? {
+        OfTask::List(found) => found,
+        OfTask::Part(whole) => return Ok(whole),
     };
+    found.wrong.extend(by_api(wrong));
     let mut rows = found.listed.rows;
     let ids = rows.iter().filter_map(|row| row.task_id).collect();
     let titles = by_id(&visit, ids, |task| beginning(&task.prompt, TITLE_CHARS)).await?;

@@ -15,7 +15,7 @@ use crate::html::Html;
 use crate::json::folds_of;
 use crate::markdown;
 use crate::records::{by_id, title_of};
-use crate::refused::{Refused, Said};
+use crate::refused::Refused;
 use crate::tasks::buttons::Confirm;
 use crate::tasks::cells::short_name;
 use crate::tasks::list::needs_person;
@@ -110,16 +110,6 @@ struct Contexts<'a> {
     /// The query of the same list in the other order.
     other_order: String,
     next: Option<String>,
-}
-
-impl Contexts<'_> {
-    fn given(&self, field: &str) -> String {
-        self.fields.text(field)
-    }
-
-    fn wrong(&self, field: &str) -> Option<&Said> {
-        self.wrong.get(field)
-    }
 }
 
 /// The order by name lists all contexts. Without it, the page has the contexts of the newest tasks.

@@ -19,13 +19,6 @@ const AGENTS: usize = 3;
 /// How much of a message is read to compare it, and how much of what is left without numbers is compared.
 const READ_CHARS: usize = 2_000;
 const COMPARED_CHARS: usize = 300;
-/// The word for the last day in the filters of the list of tasks.
-const DAY: &str = "24h";
-
-/// The tasks that ended with this status in the last day.
-pub(crate) fn of_last_day(status: Status) -> Filter {
-    Filter { finished_since: DAY.to_owned(), ..Filter::of_status(status) }
-}
 
 pub(crate) struct Failures {
     /// One row for each cause, the newest first.
@@ -62,7 +55,7 @@ fn compared(message: &str) -> String {
 
 impl Failures {
     pub(crate) async fn lately(visit: &Visit) -> Result<Self, Refused> {
-        let (filter, now) = (of_last_day(Status::Failed), visit.layout.now);
+        let (filter, now) = (Filter::of_last_day(Status::Failed), visit.layout.now);
         let (mut found, mut is_more) = (Vec::new(), false);
         for status in filter.statuses() {
             let path = format!("llm-tasks?limit={READ}&{}", filter.query(status, now));
@@ -95,7 +88,7 @@ fn one_row(visit: &Visit, mut alike: Vec<Failure>, is_more: bool) -> Option<Row>
     if count == 1 {
         return Some(row);
     }
-    let of_day = of_last_day(Status::Failed);
+    let of_day = Filter::of_last_day(Status::Failed);
     let named = |agent: &String| {
         let mut named = Named::of("agent_slug", agent);
         if !named.link.is_empty() {

@@ -29,34 +29,50 @@ const TYPED_CHARS: usize = 40;
 /// The errors of the filters of a list, by the names of the form's fields.
 pub(crate) type WrongFilters = BTreeMap<String, Said>;
 
+/// Whether this field of the form has an error.
+pub(crate) fn is_wrong(wrong: &WrongFilters, field: &str) -> bool {
+    wrong.contains_key(field)
+}
+
 /// The errors that the API reports, or that are in its language.
 pub(crate) fn by_api(fields: Wrong) -> WrongFilters {
     fields.into_iter().map(|(field, text)| (field, Said::Api(text))).collect()
 }
 
-/// A filter of an address that names a task.
-pub(crate) enum OfTask {
-    /// The id of a task, or nothing.
-    Whole,
-    /// A part of the id of one task: the address of the same list with the whole id.
+/// The answer to an address whose filters may name a task.
+pub(crate) enum OfTask<R> {
+    List(Filtered<R>),
+    /// The filter has a part of the id of one task: the address of the same list with the whole id.
     Part(Response),
-    Wrong(WrongFilters),
 }
 
-impl OfTask {
-    /// `others`: the other filters of the list, which the new address keeps.
-    pub(crate) async fn of(visit: &Visit, path: &str, field: &str, others: &[&str]) -> Result<Self, Refused> {
-        let Some(given) = visit.query().get(field).filter(|given| Uuid::parse_str(given).is_err()) else { return Ok(Self::Whole) };
+impl<R> OfTask<R> {
+    /// `field`: the filter that names a task. `filters`: all filters of the list at this path. `list`: the API's answer, which is needed only
+    /// if the filter has a whole id or nothing.
+    ///
+    /// # Errors
+    /// As [`Filtered::of`].
+    pub(crate) async fn of(
+        visit: &Visit,
+        (path, field): (&str, &str),
+        filters: &[&str],
+        list: impl Future<Output = Result<Listed<R>, Refused>>,
+    ) -> Result<Self, Refused> {
+        let Some(given) = visit.query().get(field).filter(|given| Uuid::parse_str(given).is_err()) else {
+            return Filtered::of(visit, filters, list.await).await.map(Self::List);
+        };
         // Lists show the end of an id after an ellipsis, which people copy too.
         let part = given.trim().trim_start_matches('…');
         Ok(match by_part(visit, part).await? {
             Some(id) => {
-                let kept = visit.query().query_of(others);
+                let others: Vec<&str> = filters.iter().copied().filter(|name| *name != field).collect();
+                let kept = visit.query().query_of(&others);
                 Self::Part(see_other(&format!("{path}?{}", joined([&kept, &format!("{field}={id}")]))))
             }
             None => {
                 let [english, ukrainian] = Lang::ALL.map(|lang| not_one_task(lang, part));
-                Self::Wrong(WrongFilters::from([(field.to_owned(), Said::Page(english.into(), ukrainian.into()))]))
+                let wrong = WrongFilters::from([(field.to_owned(), Said::Page(english.into(), ukrainian.into()))]);
+                Self::List(Filtered::refused(wrong))
             }
         })
     }
@@ -82,7 +98,7 @@ pub(crate) struct Filtered<R> {
 
 impl<R> Filtered<R> {
     /// No list, because the filters can't be read.
-    pub(crate) fn refused(wrong: WrongFilters) -> Self {
+    fn refused(wrong: WrongFilters) -> Self {
         Self { status: StatusCode::BAD_REQUEST, listed: Listed { rows: Vec::new(), next: None }, wrong }
     }
 

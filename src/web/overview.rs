@@ -7,7 +7,7 @@ use axum::response::Response;
 use uuid::Uuid;
 
 use crate::chart::{Chart, LEAST_BARS};
-use crate::failures::{Failures, of_last_day};
+use crate::failures::Failures;
 use crate::lang::Lang;
 use crate::own_overview::Own;
 use crate::refused::Refused;
@@ -157,7 +157,7 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
     let tasks = async |status, limit| newest(&visit, &Filter::of_status(status), None, limit).await.map(|listed| listed.rows);
     let asking = asking(&visit).await?;
     let (mut running, mut waiting) = (tasks(Status::Running, ROWS).await?, tasks(Status::Queued, ROWS).await?);
-    let completed = newest(&visit, &Filter::ended_lately(Status::Completed), None, ROWS).await?.rows;
+    let completed = newest(&visit, &Filter::of_last_hour(Status::Completed), None, ROWS).await?.rows;
     running.retain(|row| !row.needs_person);
     waiting.retain(|row| !row.note.is_empty());
     let failures = Failures::lately(&visit).await?;
@@ -190,7 +190,7 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
 }
 
 async fn cancelled_dependents(visit: &Visit) -> Result<String, Refused> {
-    let query = of_last_day(Status::Cancelled).query(Some(Status::Cancelled), visit.layout.now);
+    let query = Filter::of_last_day(Status::Cancelled).query(Some(Status::Cancelled), visit.layout.now);
     let is_dependent = |task: Task| task.last_failure().is_some_and(|failure| failure.reason == Reason::DependencyFailed);
     let listed = visit.list(&format!("llm-tasks?limit={COUNTED}&{query}"), is_dependent).await?;
     let count = listed.rows.iter().filter(|is_dependent| **is_dependent).count();

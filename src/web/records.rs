@@ -11,10 +11,10 @@ use crate::files::{FileRow, size};
 use crate::filters::{Filtered, OfTask, WrongFilters};
 use crate::lang::Lang;
 use crate::markdown;
-use crate::refused::{Refused, Said};
+use crate::refused::Refused;
 use crate::tasks::attempts::{outcome, status_words, why};
 use crate::tasks::cells::{short_id, short_name};
-use crate::tasks::filter::{moment, reasons, times};
+use crate::tasks::filter::{moment, reason_of, reasons, times};
 use crate::tasks::list::needs_person;
 use crate::times::{beginning, dollars, duration, shortened};
 use crate::visit::{Fields, Layout, Visit, joined};
@@ -23,7 +23,7 @@ use bloom_api::results::Artifact;
 use bloom_api::tasks::Task;
 use bloom_core::Ms;
 use bloom_core::file::{ArtifactKind, FileKind};
-use bloom_core::task::{LeaseOutcome, LeaseStatus, Reason};
+use bloom_core::task::{LeaseOutcome, LeaseStatus};
 
 pub(crate) const ROWS: usize = 60;
 pub(crate) const CHARS: usize = 160;
@@ -124,14 +124,6 @@ struct Leases<'a> {
 }
 
 impl Leases<'_> {
-    fn given(&self, field: &str) -> String {
-        self.fields.text(field)
-    }
-
-    fn wrong(&self, field: &str) -> Option<&Said> {
-        self.wrong.get(field)
-    }
-
     /// The fields of the form next to the status, as name and label.
     fn texts(&self) -> [(&'static str, &'static str); 2] {
         let t = |english, ukrainian| self.v.t(english, ukrainian);
@@ -159,8 +151,7 @@ pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
     let outcomes = [LeaseOutcome::Success, LeaseOutcome::Error, LeaseOutcome::Interrupted].map(LeaseOutcome::as_str);
     let [success, error, interrupted] = outcomes;
     let ended = visit.query().word("outcome", &outcomes)?;
-    let known_reasons: Vec<_> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
-    let chosen_reason = visit.query().word("reason", &known_reasons)?;
+    let chosen_reason = reason_of(visit.query())?;
     let times = times(lang);
     let since = visit.query().word("since", &times.map(|(word, _)| word))?;
     let row = |lease: Lease| {
@@ -183,15 +174,15 @@ pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
             asks: false,
         }
     };
-    let (others, own) = (&FILTERS[..FILTERS.len() - 1], query(&visit, &FILTERS)?);
+    let own = query(&visit, &FILTERS)?;
     let path = match moment(&since, now) {
         None => format!("leases?{own}"),
         Some(at) => format!("leases?{own}&created_after={at}"),
     };
-    let Filtered { status: code, mut listed, wrong } = match OfTask::of(&visit, "/leases", "task_id", others).await? {
-        OfTask::Part(found) => return Ok(found),
-        OfTask::Wrong(wrong) => Filtered::refused(wrong),
-        OfTask::Whole => Filtered::of(&visit, &FILTERS, visit.list(&path, row).await).await?,
+    let found = OfTask::of(&visit, ("/leases", "task_id"), &FILTERS, visit.list(&path, row)).await?;
+    let Filtered { status: code, mut listed, wrong } = match found {
+        OfTask::List(found) => found,
+        OfTask::Part(whole) => return Ok(whole),
     };
     let ids = listed.rows.iter().map(|row| row.task_id).collect();
     let tasks = by_id(&visit, ids, |task| (title_of(&task), needs_person(&task))).await?;
@@ -285,14 +276,6 @@ struct Artifacts<'a> {
 }
 
 impl Artifacts<'_> {
-    fn given(&self, field: &str) -> String {
-        self.fields.text(field)
-    }
-
-    fn wrong(&self, field: &str) -> Option<&Said> {
-        self.wrong.get(field)
-    }
-
     /// Uploads belong to no task, and files have no tags.
     fn has_tasks(&self) -> bool {
         self.rows.iter().any(|row| row.task_id.is_some())
@@ -327,10 +310,10 @@ pub(crate) async fn artifacts(visit: Visit) -> Result<Response, Refused> {
         }
     };
     let path = format!("artifacts?{}", query(&visit, &FILTERS)?);
-    let Filtered { status, mut listed, wrong } = match OfTask::of(&visit, "/artifacts", "task_id", &["kind"]).await? {
-        OfTask::Part(found) => return Ok(found),
-        OfTask::Wrong(wrong) => Filtered::refused(wrong),
-        OfTask::Whole => Filtered::of(&visit, &FILTERS, visit.list(&path, row).await).await?,
+    let found = OfTask::of(&visit, ("/artifacts", "task_id"), &FILTERS, visit.list(&path, row)).await?;
+    let Filtered { status, mut listed, wrong } = match found {
+        OfTask::List(found) => found,
+        OfTask::Part(whole) => return Ok(whole),
     };
     if visit.query().get("task_id").is_none() {
         // Failed runs have no answer. They are left out, so that they do not crowd out the answers.

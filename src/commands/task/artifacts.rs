@@ -5,7 +5,6 @@ use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use clap::builder::PossibleValuesParser;
 use clap_complete::ArgValueCompleter;
 use serde_json::Value;
 
@@ -14,6 +13,7 @@ use crate::CommandError;
 use crate::progress::Progress;
 use crate::server_calls::{Again, Server, failed, read};
 use crate::show::{self, Form, Shown};
+use crate::words::one_of;
 use crate::{columns, ids, shell_completion, term};
 use bloom_api::results::Artifact;
 use bloom_api::tasks::Task;
@@ -38,7 +38,7 @@ pub struct ArtifactsArgs {
     #[arg(long, requires = "download")]
     force: bool,
     /// List only answers, or only files
-    #[arg(long, value_parser = PossibleValuesParser::new(ArtifactKind::ALL.iter().map(|kind| kind.as_str())), conflicts_with = "download")]
+    #[arg(long, value_parser = one_of(ArtifactKind::ALL), conflicts_with = "download")]
     kind: Option<String>,
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::CommandError;
 use crate::server_calls::Server;
+use crate::words::one_of;
 use crate::{ids, shell_completion, when};
 use bloom_api::bulk::{Filter, FilterText};
 use bloom_api::tasks::Task;
@@ -11,14 +12,14 @@ use bloom_api::values::{Id, Int, LabelText};
 use bloom_core::Ms;
 use bloom_core::task::{Reason, Status, WaitingReason};
 use clap::Args;
-use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser as _};
+use clap::builder::{NonEmptyStringValueParser, TypedValueParser as _};
 use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 #[command(next_help_heading = "Filters")]
 pub struct Filters {
     /// Only tasks with this status; several are separated by commas: queued,running
-    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(Status::ALL.iter().map(|status| status.as_str())))]
+    #[arg(long, value_delimiter = ',', value_parser = one_of(Status::ALL))]
     status: Vec<String>,
     /// Only failed tasks: those with the status failed or dead
     #[arg(long, conflicts_with = "status")]
@@ -46,7 +47,7 @@ pub struct Filters {
     #[arg(long, value_name = "TEAM", value_parser = NonEmptyStringValueParser::new())]
     team: Option<String>,
     /// Only tasks whose last failure was for this reason
-    #[arg(long, value_parser = PossibleValuesParser::new(Reason::ALL.iter().map(|reason| reason.as_str())).map(|word| Reason::parse(&word).expect("one of them")))]
+    #[arg(long, value_parser = one_of(Reason::ALL).map(|word| Reason::parse(&word).expect("one of them")))]
     reason: Option<Reason>,
     /// Only tasks that depend on this one directly: its id, or the beginning or the end of it
     #[arg(long, value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]

@@ -1,6 +1,5 @@
 //! Prints the events of runs, also while they arrive.
 
-use clap::builder::PossibleValuesParser;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -29,10 +28,6 @@ const PAGE: usize = 500;
 const LINE: usize = 200;
 /// How many bytes of an unfinished line are kept.
 const MAX_HELD: usize = 1 << 16;
-
-pub(crate) fn kinds() -> PossibleValuesParser {
-    PossibleValuesParser::new(EventKind::ALL.iter().map(|kind| kind.as_str()))
-}
 
 /// `submit --follow`: prints the run's text while it arrives. If the run had no text, its answer is printed.
 ///

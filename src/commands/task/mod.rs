@@ -32,9 +32,11 @@ use super::ids::path;
 use super::records::Limit;
 use super::server_calls::{Server, failed};
 use super::show::{self, Form, Shown};
+use super::words::one_of;
 use super::{columns, describe, ids, shell_completion, term};
 use crate::CommandError;
 use artifacts::ArtifactsArgs;
+use bloom_core::event::EventKind;
 use bulk::RequeueArgs;
 use checkout::CheckoutArgs;
 use clap::{Args, Subcommand};
@@ -228,7 +230,7 @@ pub(crate) struct EventArgs {
     #[arg(short, long)]
     follow: bool,
     /// Show only events of these kinds
-    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = follow::kinds())]
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = one_of(EventKind::ALL))]
     kind: Vec<String>,
     /// Only the newest events, at most this many
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

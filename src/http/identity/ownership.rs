@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::AppState;
 use crate::messages::error::Error;
 use crate::middleware::Caller;
+use bloom_api::error::OTHER_WORKER;
 use bloom_api::values::text_problem;
 use bloom_core::api_key::{Owner, Scope};
 use bloom_core::command::{Holder, Rejection, WorkerChange};
@@ -275,8 +276,7 @@ fn refused(app: &AppState, own: &str) -> Error {
     app.metrics.http_refused("other_worker");
     Error::Text {
         status: 403,
-        text: format!("This key is for the worker '{own}' only: each worker has a key of its own; start the agent with --name {own}")
-            .into(),
+        text: format!("{OTHER_WORKER} '{own}' only: each worker has a key of its own; start the agent with --name {own}").into(),
     }
 }
 

@@ -42,6 +42,14 @@ pub(crate) fn moment(word: &str, now: Ms) -> Option<Ms> {
     TIMES.iter().find(|(known, _)| *known == word).map(|(_, span)| (now - span).max(0))
 }
 
+/// The filter `reason`; empty: all reasons.
+///
+/// # Errors
+/// It is no reason.
+pub(crate) fn reason_of(fields: &Fields) -> Result<String, Refused> {
+    fields.word("reason", &Reason::ALL.iter().map(|reason| reason.as_str()).collect::<Vec<_>>())
+}
+
 /// The possible reasons of failures and their labels.
 pub(crate) fn reasons(lang: Lang) -> Vec<(&'static str, Cow<'static, str>)> {
     Reason::ALL.iter().map(|reason| (reason.as_str(), lang.word(reason.as_str()))).collect()
@@ -100,7 +108,7 @@ impl Filter {
             project: fields.text("project"),
             owner: fields.text("owner"),
             team: fields.text("team"),
-            reason: fields.word("reason", &Reason::ALL.iter().map(|reason| reason.as_str()).collect::<Vec<_>>())?,
+            reason: reason_of(fields)?,
             depends_on: fields.text("depends_on"),
             labels: fields.all("label").map(str::to_owned).collect(),
             since: fields.word("since", &TIMES.map(|(word, _)| word))?,
@@ -120,8 +128,13 @@ impl Filter {
     }
 
     /// The tasks that ended with this status in the last hour.
-    pub(crate) fn ended_lately(status: Status) -> Self {
+    pub(crate) fn of_last_hour(status: Status) -> Self {
         Self { finished_since: TIMES[0].0.to_owned(), ..Self::of_status(status) }
+    }
+
+    /// The tasks that ended with this status in the last day.
+    pub(crate) fn of_last_day(status: Status) -> Self {
+        Self { finished_since: TIMES[1].0.to_owned(), ..Self::of_status(status) }
     }
 
     /// The statuses to list; the API is called for each, and `None` stands for any. To people, a task has also failed if it has no attempts

@@ -15,7 +15,7 @@ use crate::call::{Listed, path_part};
 use crate::filters::{Filtered, OfTask, WrongFilters};
 use crate::lang::Lang;
 use crate::notes::Note;
-use crate::refused::{Refused, Said};
+use crate::refused::Refused;
 use crate::times::{beginning, cost, duration};
 use crate::visit::{Fields, Layout, Visit, joined};
 use bloom_api::tasks::Task;
@@ -198,9 +198,6 @@ fn without_commands(text: &str) -> String {
     if left.is_empty() { text.to_owned() } else { left.join("; ") }
 }
 
-/// The filter by a task on which others depend.
-const DEPENDS_ON: &str = "depends_on";
-
 #[derive(Template)]
 #[template(path = "tasks.html")]
 struct Tasks<'a> {
@@ -225,14 +222,6 @@ struct Tasks<'a> {
 }
 
 impl Tasks<'_> {
-    fn given(&self, field: &str) -> String {
-        self.fields.text(field)
-    }
-
-    fn wrong(&self, field: &str) -> Option<&Said> {
-        self.wrong.get(field)
-    }
-
     /// The filters that are typed and below "Filters", as name and label.
     fn texts(&self) -> Vec<(&'static str, &'static str)> {
         let t = |english, ukrainian| self.v.t(english, ukrainian);
@@ -256,20 +245,20 @@ impl Tasks<'_> {
 pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     let filter = Filter::of(visit.query(), &["cursor", "done", "matched", "depends", "sort", "unselected"])?;
     let sorted = visit.query().word("sort", &SORTS)?;
-    let mut found = search(&visit, &filter, if sorted.is_empty() { ROWS } else { SORTED_ROWS }).await;
-    if let Err(refused) = &mut found
-        && let Some(text) = refused.fields.remove("search")
-    {
-        refused.fields.insert("text".to_owned(), text);
-    }
-    // A wrong filter is told at its field, where it can be corrected, and a wrong place in the list below the filters.
-    let others: Vec<&str> = kept().into_iter().filter(|name| *name != DEPENDS_ON).collect();
-    let found = match OfTask::of(&visit, "/tasks", DEPENDS_ON, &others).await? {
-        OfTask::Part(found) => return Ok(found),
-        OfTask::Wrong(wrong) => Filtered::refused(wrong),
-        OfTask::Whole => Filtered::of(&visit, &kept(), found).await?,
+    // The form has another name for the text to search for.
+    let found = async {
+        search(&visit, &filter, if sorted.is_empty() { ROWS } else { SORTED_ROWS }).await.map_err(|mut refused| {
+            let text = refused.fields.remove("search");
+            refused.fields.extend(text.map(|text| ("text".to_owned(), text)));
+            refused
+        })
     };
-    let Filtered { listed: Listed { mut rows, next }, wrong, .. } = found;
+    // A wrong filter is told at its field, where it can be corrected, and a wrong place in the list below the filters.
+    let Filtered { listed: Listed { mut rows, next }, wrong, .. } =
+        match OfTask::of(&visit, ("/tasks", "depends_on"), &kept(), found).await? {
+            OfTask::List(found) => found,
+            OfTask::Part(whole) => return Ok(whole),
+        };
     sort(&mut rows, &sorted);
     let own = visit.query().query_of(&[&NAMES[..], &["sort"]].concat());
     visit.ok(&Tasks {

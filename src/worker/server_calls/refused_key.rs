@@ -5,12 +5,9 @@ use uuid::Uuid;
 
 use crate::Agent;
 use crate::server_calls::renewal::RenewableFiles;
-use bloom_api::error::WRONG_SCOPE;
+use bloom_api::error::{OTHER_WORKER, WRONG_SCOPE};
 use bloom_client as client;
 use bloom_core::api_key::{Scope, is_key_name};
-
-/// How the server refuses the key of another worker.
-const OTHER_WORKER: &str = "This key is for the worker";
 
 impl Agent {
     /// Logs that a call failed, which is repeated. A refused key is logged once, until the server accepts a key or gives another reason.
@@ -126,7 +123,7 @@ mod tests {
                 .ends_with("Then put it into the file /etc/bloom/box.key, and the agent reads it within some seconds")
         );
         let token = RenewableFiles { key: None, join_token: Some("/etc/bloom/join.token".into()) };
-        let how = told(403, "This key is for the worker 'w10' only", &token).unwrap();
+        let how = told(403, &format!("{OTHER_WORKER} 'w10' only"), &token).unwrap();
         assert!(how.contains("key create box-again --scope join --worker box") && how.contains("/etc/bloom/join.token"), "{how}");
         assert_eq!(told(401, "the answer 401 Unauthorized is not from this API", &none), None, "it is a proxy's");
         assert_eq!(told(401, "the control plane http://plane answers 401", &none), None);

@@ -1,5 +1,7 @@
 //! Keys and join tokens that are replaced while the agent runs.
 
+use std::path::Path;
+
 use super::*;
 use crate::keys::{ADMIN, create, keyed};
 use crate::on_both;
@@ -20,6 +22,22 @@ async fn running<'a>(admin: &'a Api, latch: &Latch) -> Task<'a> {
     let task = admin.crew().task().prompt(&format!("{}; echo done", latch.wait())).create().await;
     task.reaches("running").await;
     task
+}
+
+/// An agent whose task waits for the latch, and whose key, the one in the file, the server refuses now.
+async fn refused<'a>(server: &Server, admin: &'a Api) -> (Agent, PathBuf, Latch, Task<'a>) {
+    let key = create(admin, "box", "worker", json!({ "worker": "box" })).await;
+    let (agent, file) = agent_with(server, "BLOOM_KEY_FILE", &key);
+    let latch = Latch::new();
+    let task = running(admin, &latch).await;
+    admin.delete("keys/box").await.ok();
+    (agent, file, latch, task)
+}
+
+/// Puts another key into the file.
+async fn renew(admin: &Api, file: &Path) {
+    let new = create(admin, "box", "worker", json!({ "worker": "box" })).await;
+    std::fs::write(file, format!("{new}\n")).unwrap();
 }
 
 async fn goes_on(admin: &Api, task: &Task<'_>) {
@@ -52,15 +70,10 @@ fn a_refused_key_is_logged_once_with_what_to_do() {
     run(async {
         let server = keyed(Database::Sqlite);
         let admin = server.with_key(ADMIN);
-        let key = create(&admin, "box", "worker", json!({ "worker": "box" })).await;
-        let (agent, file) = agent_with(&server, "BLOOM_KEY_FILE", &key);
-        let latch = Latch::new();
-        let task = running(&admin, &latch).await;
-        admin.delete("keys/box").await.ok();
+        let (agent, file, latch, task) = refused(&server, &admin).await;
         let told = "because the server refuses the key of this agent";
         eventually("it is logged", || async { agent.log().contains(told).then_some(()) }).await;
-        let new = create(&admin, "box", "worker", json!({ "worker": "box" })).await;
-        std::fs::write(&file, format!("{new}\n")).unwrap();
+        renew(&admin, &file).await;
         latch.open();
         goes_on(&admin, &task).await;
         let accepted = "the server accepts the key of this agent again";
@@ -77,11 +90,7 @@ fn a_stop_does_not_wait_for_a_result_that_the_server_refuses_because_of_the_key(
     run(async {
         let server = keyed(Database::Sqlite);
         let admin = server.with_key(ADMIN);
-        let key = create(&admin, "box", "worker", json!({ "worker": "box" })).await;
-        let (agent, file) = agent_with(&server, "BLOOM_KEY_FILE", &key);
-        let latch = Latch::new();
-        let task = running(&admin, &latch).await;
-        admin.delete("keys/box").await.ok();
+        let (agent, file, latch, task) = refused(&server, &admin).await;
         latch.open();
         eventually("the result is refused", || async { agent.log().contains("a completion is not acknowledged yet").then_some(()) }).await;
         // Less than the grace, for which the agent would wait if the run had not ended.
@@ -89,8 +98,7 @@ fn a_stop_does_not_wait_for_a_result_that_the_server_refuses_because_of_the_key(
         assert!(agent.stop().success());
         assert!(began.elapsed() < std::time::Duration::from_secs(60), "{:?}", began.elapsed());
         assert_eq!(agent.kept_runs(), 1, "the result is on the disk");
-        let new = create(&admin, "box", "worker", json!({ "worker": "box" })).await;
-        std::fs::write(&file, format!("{new}\n")).unwrap();
+        renew(&admin, &file).await;
         agent.start_again();
         goes_on(&admin, &task).await;
     });
